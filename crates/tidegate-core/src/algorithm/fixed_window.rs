@@ -1,0 +1,88 @@
+//! fixed_window: a count a window; of the clock, or from the first admitted request on.
+
+use super::Algorithm;
+use crate::cost::THOUSANDTHS;
+use crate::policy::Limit;
+
+/// A window by its end, and what was admitted in it. A fresh one ended at the epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WindowState {
+    pub(crate) end: u64,
+    pub(crate) count: u64,
+}
+
+impl WindowState {
+    /// What counts now: nothing once the window is over.
+    fn count_at(&self, now: u64) -> u64 {
+        if now < self.end { self.count } else { 0 }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct FixedWindow {
+    /// In thousandths.
+    limit: u64,
+    period: u64,
+    opens_with_first_hit: bool,
+}
+
+impl FixedWindow {
+    pub(crate) fn new(limit: &Limit) -> Self {
+        Self {
+            limit: limit.limit() * THOUSANDTHS,
+            period: limit.period_ns(),
+            opens_with_first_hit: limit.opens_with_first_hit(),
+        }
+    }
+
+    /// The end of the window that a request opens now.
+    fn new_end(&self, now: u64) -> u64 {
+        if self.opens_with_first_hit { now.saturating_add(self.period) } else { end_of_window(now, self.period) }
+    }
+}
+
+/// The end of the clock's window of `period` that `now` is in.
+pub(super) fn end_of_window(now: u64, period: u64) -> u64 {
+    (now - now % period).saturating_add(period)
+}
+
+impl Algorithm for FixedWindow {
+    type State = WindowState;
+
+    fn capacity(&self) -> u64 {
+        self.limit / THOUSANDTHS
+    }
+
+    fn bring_back(&self, state: &mut WindowState, now: u64) -> bool {
+        let begins_after_now = state.end > now.saturating_add(self.period);
+        if begins_after_now {
+            state.end = self.new_end(now);
+        }
+        begins_after_now
+    }
+
+    fn wait(&self, state: &WindowState, now: u64, cost: u64) -> Option<u64> {
+        (state.count_at(now).saturating_add(cost) > self.limit).then(|| state.end.saturating_sub(now))
+    }
+
+    fn take(&self, state: &mut WindowState, now: u64, cost: u64) {
+        let count = state.count_at(now).saturating_add(cost);
+        let end = if now < state.end { state.end } else { self.new_end(now) };
+        *state = WindowState { end, count };
+    }
+
+    fn give_back(&self, state: &mut WindowState, now: u64, cost: u64) {
+        let count = state.count_at(now).saturating_sub(cost);
+        // A count of 0 closes the window: the state is a fresh one.
+        *state = if count > 0 { WindowState { end: state.end, count } } else { WindowState::default() };
+    }
+
+    fn remaining(&self, state: &WindowState, now: u64) -> u64 {
+        // Counts are kept when a limit is lowered: there may be less than nothing left.
+        self.limit.saturating_sub(state.count_at(now)) / THOUSANDTHS
+    }
+
+    fn reset_after(&self, state: &WindowState, now: u64) -> u64 {
+        if state.count_at(now) > 0 { state.end - now } else { 0 }
+    }
+}

@@ -1,0 +1,55 @@
+//! The algorithms, as pure steps: no clock, no lock, no I/O.
+//!
+//! Each has the same drawers ([`Algorithm`]), works on a state of its own and on whole numbers only: times in
+//! nanoseconds, amounts in thousandths of a unit. A fresh state is the default one. [`decide`] and [`refund`] put
+//! several limits together, all or nothing; a policy of one limit is the same with one.
+
+mod bucket;
+mod decide;
+mod fixed_window;
+mod sliding_window_counter;
+mod sliding_window_log;
+mod span;
+mod step;
+
+pub(crate) use bucket::{Bucket, BucketState};
+pub(crate) use decide::{Written, decide, refund};
+pub(crate) use fixed_window::{FixedWindow, WindowState};
+pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
+use sliding_window_log::{LogState, SlidingWindowLog};
+pub(crate) use step::{Step, StepState};
+
+/// One limit's arithmetic. `now` is in nanoseconds since the epoch, `cost` in thousandths.
+///
+/// Everything but [`bring_back`](Self::bring_back) expects a state that is not from the future.
+pub(crate) trait Algorithm {
+    /// What is kept for one key. The default is the fresh one.
+    type State: Default;
+
+    /// The capacity in units: what no single request may exceed.
+    fn capacity(&self) -> u64;
+
+    /// Brings a state from the future back to now, also one that was kept under a larger capacity.
+    /// True if it changed and must be stored.
+    fn bring_back(&self, state: &mut Self::State, now: u64) -> bool;
+
+    /// The shortest wait after which `cost` fits, or `None` if it fits now. `cost` is at most the capacity.
+    fn wait(&self, state: &Self::State, now: u64, cost: u64) -> Option<u64>;
+
+    /// How long a request that is admitted now waits for those before it.
+    fn delay(&self, _state: &Self::State, _now: u64) -> u64 {
+        0
+    }
+
+    /// Takes `cost`, which fits.
+    fn take(&self, state: &mut Self::State, now: u64, cost: u64);
+
+    /// Gives `cost` back, at most what is counted now.
+    fn give_back(&self, state: &mut Self::State, now: u64, cost: u64);
+
+    /// How many requests of cost 1 fit now.
+    fn remaining(&self, state: &Self::State, now: u64) -> u64;
+
+    /// The shortest wait after which the state equals a fresh one.
+    fn reset_after(&self, state: &Self::State, now: u64) -> u64;
+}

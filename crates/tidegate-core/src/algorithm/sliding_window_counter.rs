@@ -1,0 +1,117 @@
+//! sliding_window_counter: this window's count, and the last one's by the share of it that is still in sight.
+//!
+//! Allowed if `previous × (period − elapsed) / period + current + cost ≤ limit`, compared exactly: multiplied out
+//! by the period, in 128 bits.
+
+use super::Algorithm;
+use super::fixed_window::end_of_window;
+use crate::cost::THOUSANDTHS;
+use crate::policy::Limit;
+
+/// The window that was last written in, by its end; its count, and that of the window before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CounterState {
+    pub(crate) end: u64,
+    pub(crate) current: u64,
+    pub(crate) previous: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct SlidingWindowCounter {
+    /// In thousandths.
+    limit: u64,
+    period: u64,
+}
+
+impl SlidingWindowCounter {
+    pub(crate) fn new(limit: &Limit) -> Self {
+        Self { limit: limit.limit() * THOUSANDTHS, period: limit.period_ns() }
+    }
+
+    pub(crate) fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// The state as it stands now: where windows have passed, the count has become the previous one, or nothing.
+    fn at(&self, state: &CounterState, now: u64) -> CounterState {
+        if now < state.end {
+            return *state;
+        }
+        let end = end_of_window(now, self.period);
+        let is_next_window = now - state.end < self.period;
+        CounterState { end, current: 0, previous: if is_next_window { state.current } else { 0 } }
+    }
+
+    /// `previous` weighed by its share in sight, plus `current`: times the period.
+    fn usage(&self, state: &CounterState, now: u64) -> u128 {
+        u128::from(state.previous) * u128::from(state.end - now) + self.times_period(state.current)
+    }
+
+    fn times_period(&self, amount: u64) -> u128 {
+        u128::from(amount) * u128::from(self.period)
+    }
+
+    /// The shortest time until `count`, weighed by its share of a window that has `left` to go, is at most `room`.
+    fn until_faded(&self, count: u64, left: u64, room: u64) -> u64 {
+        let excess = (u128::from(count) * u128::from(left)).saturating_sub(self.times_period(room));
+        excess.div_ceil(u128::from(count.max(1))) as u64
+    }
+}
+
+impl Algorithm for SlidingWindowCounter {
+    type State = CounterState;
+
+    fn capacity(&self) -> u64 {
+        self.limit / THOUSANDTHS
+    }
+
+    fn bring_back(&self, state: &mut CounterState, now: u64) -> bool {
+        let begins_after_now = state.end > now.saturating_add(self.period);
+        if begins_after_now {
+            state.end = end_of_window(now, self.period);
+        }
+        begins_after_now
+    }
+
+    fn wait(&self, state: &CounterState, now: u64, cost: u64) -> Option<u64> {
+        let state = self.at(state, now);
+        if self.usage(&state, now) + self.times_period(cost) <= self.times_period(self.limit) {
+            return None;
+        }
+        let left = state.end - now;
+        let Some(room) = self.limit.checked_sub(state.current.saturating_add(cost)) else {
+            // Only in the next window, where `current` has become `previous` and fades in its turn.
+            let room = self.limit.saturating_sub(cost);
+            return Some(left.saturating_add(self.until_faded(state.current, self.period, room)));
+        };
+        Some(self.until_faded(state.previous, left, room))
+    }
+
+    fn take(&self, state: &mut CounterState, now: u64, cost: u64) {
+        *state = self.at(state, now);
+        state.current = state.current.saturating_add(cost);
+    }
+
+    fn give_back(&self, state: &mut CounterState, now: u64, cost: u64) {
+        *state = self.at(state, now);
+        let from_current = cost.min(state.current);
+        state.current -= from_current;
+        state.previous = state.previous.saturating_sub(cost - from_current);
+    }
+
+    fn remaining(&self, state: &CounterState, now: u64) -> u64 {
+        let state = self.at(state, now);
+        let free = self.times_period(self.limit).saturating_sub(self.usage(&state, now));
+        // At most the limit: it fits. Two divisions, each by a number of 64 bits.
+        (free / u128::from(self.period)) as u64 / THOUSANDTHS
+    }
+
+    fn reset_after(&self, state: &CounterState, now: u64) -> u64 {
+        let state = self.at(state, now);
+        match state {
+            CounterState { current: 0, previous: 0, .. } => 0,
+            CounterState { current: 0, .. } => state.end - now,
+            _ => (state.end - now).saturating_add(self.period),
+        }
+    }
+}

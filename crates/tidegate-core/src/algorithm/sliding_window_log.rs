@@ -1,0 +1,159 @@
+//! sliding_window_log: remembers every admitted request for one period.
+//!
+//! An entry carries the running total up to and with it, so that what is live, what a wait frees and what has expired
+//! are found by halving, however long the log.
+
+use std::collections::VecDeque;
+
+use super::Algorithm;
+use crate::cost::THOUSANDTHS;
+use crate::policy::Limit;
+
+/// Admitted requests, oldest first. Requests of one instant are one entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogState {
+    entries: VecDeque<Entry>,
+    /// The running total before the first entry. Totals wrap; only differences mean anything.
+    base: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    at: u64,
+    total: u64,
+}
+
+impl LogState {
+    fn last_at(&self) -> Option<u64> {
+        self.entries.back().map(|entry| entry.at)
+    }
+
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(self.base, |entry| entry.total)
+    }
+
+    /// The running total with the first `count` entries.
+    fn total_of_first(&self, count: usize) -> u64 {
+        match count.checked_sub(1) {
+            Some(last) => self.entries.get(last).map_or(self.base, |entry| entry.total),
+            None => self.base,
+        }
+    }
+
+    fn push(&mut self, at: u64, cost: u64) {
+        let total = self.total().wrapping_add(cost);
+        match self.entries.back_mut() {
+            Some(last) if last.at == at => last.total = total,
+            _ => self.entries.push_back(Entry { at, total }),
+        }
+    }
+
+    fn drop_first(&mut self, count: usize) {
+        self.base = self.total_of_first(count);
+        self.entries.drain(..count.min(self.entries.len()));
+        // What a burst needed is given back to the allocator once most of it is gone.
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct SlidingWindowLog {
+    /// In thousandths.
+    limit: u64,
+    period: u64,
+}
+
+impl SlidingWindowLog {
+    pub(crate) fn new(limit: &Limit) -> Self {
+        Self { limit: limit.limit() * THOUSANDTHS, period: limit.period_ns() }
+    }
+
+    /// How many entries, from the oldest on, have expired.
+    fn expired(&self, state: &LogState, now: u64) -> usize {
+        // Most often none or only the oldest: no halving for these.
+        match state.entries.front() {
+            Some(first) if now.saturating_sub(first.at) >= self.period => {
+                state.entries.partition_point(|entry| now.saturating_sub(entry.at) >= self.period)
+            }
+            _ => 0,
+        }
+    }
+
+    fn live(&self, state: &LogState, now: u64) -> u64 {
+        state.total().wrapping_sub(state.total_of_first(self.expired(state, now)))
+    }
+}
+
+impl Algorithm for SlidingWindowLog {
+    type State = LogState;
+
+    fn capacity(&self) -> u64 {
+        self.limit / THOUSANDTHS
+    }
+
+    fn bring_back(&self, state: &mut LogState, now: u64) -> bool {
+        if state.last_at().is_none_or(|at| at <= now) {
+            return false;
+        }
+        // All that is from the future happened now: one entry with the total of the last.
+        let total = state.total();
+        let past = state.entries.partition_point(|entry| entry.at < now);
+        state.entries.truncate(past);
+        state.entries.push_back(Entry { at: now, total });
+        true
+    }
+
+    fn wait(&self, state: &LogState, now: u64, cost: u64) -> Option<u64> {
+        let excess = self.live(state, now).saturating_add(cost).saturating_sub(self.limit);
+        if excess == 0 {
+            return None;
+        }
+        // The oldest entries that together free the excess: the last of them has to expire.
+        let expired = self.expired(state, now);
+        let before = state.total_of_first(expired);
+        let kept = state.entries.partition_point(|entry| {
+            let is_live = now.saturating_sub(entry.at) < self.period;
+            !is_live || entry.total.wrapping_sub(before) < excess
+        });
+        let at = state.entries.get(kept).or(state.entries.back()).map_or(now, |entry| entry.at);
+        Some(at.saturating_add(self.period).saturating_sub(now))
+    }
+
+    fn take(&self, state: &mut LogState, now: u64, cost: u64) {
+        let expired = self.expired(state, now);
+        if expired > 0 {
+            state.drop_first(expired);
+        }
+        state.push(now, cost);
+    }
+
+    fn give_back(&self, state: &mut LogState, now: u64, cost: u64) {
+        let live = self.live(state, now);
+        let expired = self.expired(state, now);
+        if expired > 0 {
+            state.drop_first(expired);
+        }
+        // From the newest first: the running total goes back, and entries that add nothing to it go.
+        let kept = live - cost.min(live);
+        let total = state.base.wrapping_add(kept);
+        let before = state.base;
+        let whole = state.entries.partition_point(|entry| entry.total.wrapping_sub(before) < kept);
+        state.entries.truncate(if kept == 0 { 0 } else { whole + 1 });
+        if let Some(last) = state.entries.back_mut() {
+            last.total = total;
+        }
+    }
+
+    fn remaining(&self, state: &LogState, now: u64) -> u64 {
+        self.limit.saturating_sub(self.live(state, now)) / THOUSANDTHS
+    }
+
+    fn reset_after(&self, state: &LogState, now: u64) -> u64 {
+        match state.last_at() {
+            Some(at) => at.saturating_add(self.period).saturating_sub(now),
+            None => 0,
+        }
+    }
+}

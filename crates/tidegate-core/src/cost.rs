@@ -1,0 +1,230 @@
+//! What one request takes.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+/// Thousandths in one unit: the grain of every cost and count.
+pub(crate) const THOUSANDTHS: u64 = 1_000;
+
+/// What one request takes, in units, in steps of 0.001; 0 asks without taking.
+///
+/// Made from integers and from decimals, which are checked to the thousandth: nothing is rounded.
+///
+/// ```
+/// use tidegate_core::Cost;
+///
+/// assert_eq!(Cost::try_from(2)?, Cost::from_thousandths(2_000)?);
+/// assert_eq!(Cost::try_from(2.5)?, "2.5".parse()?);
+/// assert!(Cost::try_from(0.0005).is_err());
+/// assert!(Cost::try_from(-1).is_err());
+/// # Ok::<(), tidegate_core::CostError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(u64);
+
+/// Why a number is not a [`Cost`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CostError {
+    /// Below zero: a cost is never given back this way, see `refund`.
+    #[error("a cost cannot be negative")]
+    Negative,
+    /// NaN, or a text that is no decimal number.
+    #[error("a cost is a decimal number such as 1 or 2.5")]
+    NotANumber,
+    /// More than three decimals.
+    #[error("a cost cannot be finer than 0.001")]
+    TooFine,
+    /// Above [`Cost::MAX`], or infinite.
+    #[error("a cost is at most 1,000,000,000")]
+    TooLarge,
+}
+
+impl Cost {
+    /// Asks without taking.
+    pub const ZERO: Self = Self(0);
+    /// The cost of a request where none is given.
+    pub const ONE: Self = Self(THOUSANDTHS);
+    /// The largest cost there is: 1,000,000,000 units.
+    pub const MAX: Self = Self(1_000_000_000 * THOUSANDTHS);
+
+    /// A cost of `thousandths` / 1,000 units.
+    ///
+    /// # Errors
+    /// [`CostError::TooLarge`] above [`Cost::MAX`].
+    pub const fn from_thousandths(thousandths: u64) -> Result<Self, CostError> {
+        if thousandths > Self::MAX.0 {
+            return Err(CostError::TooLarge);
+        }
+        Ok(Self(thousandths))
+    }
+
+    /// The cost in thousandths of a unit.
+    #[must_use]
+    pub const fn thousandths(self) -> u64 {
+        self.0
+    }
+
+    fn from_units(units: u64) -> Result<Self, CostError> {
+        units.checked_mul(THOUSANDTHS).ok_or(CostError::TooLarge).and_then(Self::from_thousandths)
+    }
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (units, thousandths) = (self.0 / THOUSANDTHS, self.0 % THOUSANDTHS);
+        if thousandths == 0 {
+            return write!(f, "{units}");
+        }
+        let decimals = format!("{thousandths:03}");
+        write!(f, "{units}.{}", decimals.trim_end_matches('0'))
+    }
+}
+
+/// Reads a plain decimal number: digits, with a point and more digits if need be.
+impl FromStr for Cost {
+    type Err = CostError;
+
+    fn from_str(text: &str) -> Result<Self, CostError> {
+        let (unsigned, negative) = match text.strip_prefix('-') {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let (whole, decimals) = unsigned.split_once('.').unwrap_or((unsigned, "0"));
+        let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        if !is_digits(whole) || !is_digits(decimals) {
+            return Err(CostError::NotANumber);
+        }
+        if negative {
+            return Err(CostError::Negative);
+        }
+        let decimals = decimals.trim_end_matches('0');
+        if decimals.len() > 3 {
+            return Err(CostError::TooFine);
+        }
+        let units: u64 = whole.parse().map_err(|_| CostError::TooLarge)?;
+        let thousandths: u64 = format!("{decimals:0<3}").parse().map_err(|_| CostError::NotANumber)?;
+        Self::from_thousandths(Self::from_units(units)?.0 + thousandths)
+    }
+}
+
+impl TryFrom<f64> for Cost {
+    type Error = CostError;
+
+    /// The thousandth nearest to `units`, if `units` is the double that stands for it.
+    #[allow(clippy::float_arithmetic)] // The edge where a double comes in; past it there are none.
+    fn try_from(units: f64) -> Result<Self, CostError> {
+        if units.is_nan() {
+            return Err(CostError::NotANumber);
+        }
+        if units < 0.0 {
+            return Err(CostError::Negative);
+        }
+        if units > 1e9 {
+            return Err(CostError::TooLarge);
+        }
+        // At most 10^12, so exact as a double and as an integer.
+        let thousandths = (units * 1e3).round();
+        #[allow(clippy::float_cmp)] // Exact equality is the point.
+        if thousandths / 1e3 != units {
+            return Err(CostError::TooFine);
+        }
+        Self::from_thousandths(thousandths as u64)
+    }
+}
+
+macro_rules! cost_from_unsigned {
+    ($($int:ty),*) => {$(
+        impl TryFrom<$int> for Cost {
+            type Error = CostError;
+            fn try_from(units: $int) -> Result<Self, CostError> {
+                u64::try_from(units).map_err(|_| CostError::TooLarge).and_then(Self::from_units)
+            }
+        }
+    )*};
+}
+
+macro_rules! cost_from_signed {
+    ($($int:ty),*) => {$(
+        impl TryFrom<$int> for Cost {
+            type Error = CostError;
+            fn try_from(units: $int) -> Result<Self, CostError> {
+                if units < 0 {
+                    return Err(CostError::Negative);
+                }
+                u64::try_from(units).map_err(|_| CostError::TooLarge).and_then(Self::from_units)
+            }
+        }
+    )*};
+}
+
+cost_from_unsigned!(u8, u16, u32, u64, u128, usize);
+cost_from_signed!(i8, i16, i32, i64, i128, isize);
+
+/// A [`Cost`] is a cost already: lets `.cost(c)` take one as it takes a number.
+impl From<Infallible> for CostError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_are_exact_or_refused() {
+        for thousandths in (0..5_000).chain([999_999_999_999, 1_000_000_000_000]) {
+            let cost = Cost::from_thousandths(thousandths).unwrap();
+            assert_eq!(cost.to_string().parse(), Ok(cost));
+            assert_eq!(Cost::try_from(cost.to_string().parse::<f64>().unwrap()), Ok(cost));
+        }
+        for (units, error) in [
+            (0.0005, CostError::TooFine),
+            (1.000_1, CostError::TooFine),
+            (1e-300, CostError::TooFine),
+            (f64::from_bits(1.0f64.to_bits() + 1), CostError::TooFine),
+            (-0.001, CostError::Negative),
+            (f64::NEG_INFINITY, CostError::Negative),
+            (f64::INFINITY, CostError::TooLarge),
+            (1e9 + 1.0, CostError::TooLarge),
+            (f64::NAN, CostError::NotANumber),
+        ] {
+            assert_eq!(Cost::try_from(units), Err(error), "{units}");
+        }
+        assert_eq!(Cost::try_from(-0.0), Ok(Cost::ZERO));
+    }
+
+    #[test]
+    fn texts_are_plain_decimals() {
+        assert_eq!("1.5000".parse(), Cost::from_thousandths(1_500));
+        assert_eq!("007".parse(), Cost::from_thousandths(7_000));
+        let not_a_number = ["", " 5 ", "1e3", "0x10", "1_000", "nan", "inf", "+5", ".5", "5.", "1.2.3", "٣", "--1"];
+        for text in not_a_number {
+            assert_eq!(text.parse::<Cost>(), Err(CostError::NotANumber), "{text:?}");
+        }
+        assert_eq!("-1".parse::<Cost>(), Err(CostError::Negative));
+        assert_eq!("0.0001".parse::<Cost>(), Err(CostError::TooFine));
+        assert_eq!("1.00000000000000000001".parse::<Cost>(), Err(CostError::TooFine));
+        for text in ["1000000000.001", "18446744073709551616", &"9".repeat(400)] {
+            assert_eq!(text.parse::<Cost>(), Err(CostError::TooLarge), "{text}");
+        }
+    }
+
+    #[test]
+    fn integers_of_any_width() {
+        assert_eq!(Cost::try_from(3u8), Cost::from_thousandths(3_000));
+        assert_eq!(Cost::try_from(1_000_000_000u32), Ok(Cost::MAX));
+        assert_eq!(Cost::try_from(1_000_000_001u64), Err(CostError::TooLarge));
+        assert_eq!(Cost::try_from(u128::MAX), Err(CostError::TooLarge));
+        assert_eq!(Cost::try_from(i64::MIN), Err(CostError::Negative));
+        assert_eq!(Cost::try_from(i128::MAX), Err(CostError::TooLarge));
+    }
+}

@@ -1,0 +1,113 @@
+//! The answer to a check.
+
+use std::time::Duration;
+
+/// The answer to a check: may it go on, how much is left, and if not, when.
+///
+/// Durations are exact, rounded up to the store's tick (1 ns in memory) and no other way: a request repeated
+/// after [`retry_after`](Self::retry_after) is allowed, and just before it is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub(crate) verdict: Verdict,
+    /// What the verdict is about: the delay of what is allowed, the wait of what is denied.
+    pub(crate) wait: u64,
+    pub(crate) reset_after: u64,
+    pub(crate) limit: u32,
+    pub(crate) remaining: u32,
+    pub(crate) limit_index: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Allowed,
+    Denied,
+    Never,
+}
+
+/// What became of a request: three outcomes, three variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It may go on, and what it costs has been taken.
+    Allowed {
+        /// How long it waits in the queue for those before it: leaky_bucket only, zero elsewhere.
+        delay: Duration,
+    },
+    /// It may not go on now; nothing was taken.
+    Denied {
+        /// The shortest wait after which this same request is allowed, if nothing else comes.
+        retry_after: Duration,
+    },
+    /// It costs more than the whole capacity and will never be allowed; nothing was taken.
+    NeverAllowed,
+}
+
+impl Decision {
+    /// What became of the request, with the figure that belongs to it.
+    #[must_use]
+    pub const fn outcome(&self) -> Outcome {
+        let wait = Duration::from_nanos(self.wait);
+        match self.verdict {
+            Verdict::Allowed => Outcome::Allowed { delay: wait },
+            Verdict::Denied => Outcome::Denied { retry_after: wait },
+            Verdict::Never => Outcome::NeverAllowed,
+        }
+    }
+
+    /// Whether the request may go on.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.verdict, Verdict::Allowed)
+    }
+
+    /// Whether the request may not go on, now or ever.
+    #[must_use]
+    pub const fn is_denied(&self) -> bool {
+        !self.is_allowed()
+    }
+
+    /// The shortest wait after which this same request is allowed, if nothing else comes.
+    ///
+    /// `None` where there is nothing to wait for: it was allowed, or never will be. [`outcome`](Self::outcome)
+    /// tells these two apart.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.verdict {
+            Verdict::Denied => Some(Duration::from_nanos(self.wait)),
+            Verdict::Allowed | Verdict::Never => None,
+        }
+    }
+
+    /// How long an admitted request waits in a leaky bucket's queue; zero elsewhere.
+    #[must_use]
+    pub const fn delay(&self) -> Duration {
+        match self.verdict {
+            Verdict::Allowed => Duration::from_nanos(self.wait),
+            Verdict::Denied | Verdict::Never => Duration::ZERO,
+        }
+    }
+
+    /// The capacity, in units: the burst of a bucket, the limit of a window.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit as u64
+    }
+
+    /// How many requests of cost 1 would be allowed right now, after this one.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.remaining as u64
+    }
+
+    /// The shortest wait after which the whole capacity is free again, if nothing else comes; zero where it is now.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_nanos(self.reset_after)
+    }
+
+    /// Which limit of the policy [`limit`](Self::limit) and [`remaining`](Self::remaining) speak of, counted from 0:
+    /// the one nearest to exhaustion, or the one that denies for longest.
+    #[must_use]
+    pub const fn limit_index(&self) -> usize {
+        self.limit_index as usize
+    }
+}

@@ -1,0 +1,52 @@
+//! The processor's own means: its time stamp counter and its prefetch. All `unsafe` of Tidegate is in this file.
+#![allow(unsafe_code)]
+
+/// The time stamp counter, where it counts at one rate through every state of power and is the same on every core.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn has_steady_counter() -> bool {
+    use core::arch::x86_64::__cpuid;
+    // SAFETY: every x86-64 processor has the CPUID instruction, and 0x8000_0000 answers on every one: it names the
+    // highest leaf there is, so the second call asks only for what exists.
+    #[allow(unused_unsafe)] // A safe function in newer compilers.
+    let power = unsafe { if __cpuid(0x8000_0000).eax < 0x8000_0007 { 0 } else { __cpuid(0x8000_0007).edx } };
+    const INVARIANT_TSC: u32 = 1 << 8;
+    power & INVARIANT_TSC != 0
+}
+
+/// Reads the counter. It means nothing unless [`has_steady_counter`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn counter() -> u64 {
+    // SAFETY: RDTSC reads a register, touches no memory, and is part of every x86-64 processor. A kernel may forbid it
+    // to user space (prctl PR_SET_TSC); it then ends the process with a signal, as a system call forbidden would.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// No counter that user space reads in one way on every other architecture: the clock asks the system each time.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn has_steady_counter() -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn counter() -> u64 {
+    0
+}
+
+/// Asks for the 128 bytes at `line` to be brought near, to be written soon. A hint: it changes nothing.
+#[inline]
+pub(crate) fn prefetch<T>(line: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        let first = std::ptr::from_ref(line).cast::<i8>();
+        // SAFETY: a prefetch never faults, whatever the address, and neither reads nor writes as far as the language
+        // is concerned. The second address is made without arithmetic on the reference's provenance.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_ET0>(first);
+            _mm_prefetch::<_MM_HINT_ET0>(first.wrapping_add(64));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}

@@ -1,0 +1,221 @@
+//! A line: four slots, their fingerprints and their lock in two adjoining cache lines.
+//!
+//! The lock is one bit of the line's own header, so that a check costs the miss for the line and no other. All that it
+//! guards is atomics read and written relaxed, which the lock's acquire and release order: no `unsafe`, and a program
+//! for loom to check.
+
+use super::fingerprint::Fingerprint;
+use crate::sync::{AtomicU16, AtomicU32, AtomicU64, Ordering, spin_loop, yield_now};
+
+/// Slots in a line.
+pub(super) const SLOTS: usize = 4;
+
+/// The largest amount a slot holds: 48 bits.
+pub(super) const AMOUNT_BITS: u32 = 48;
+
+const LOCKED: u64 = 1;
+/// An entry whose home is this line or one before it may stand in a later line.
+const OVERFLOWED: u64 = 1 << 1;
+const KINDS_AT: u32 = 2;
+const MARKS_AT: u32 = 10;
+const TOUCHES: u64 = 0x3f << TOUCHES_AT;
+const TOUCHES_AT: u32 = 14;
+const ONE_TOUCH: u64 = 1 << TOUCHES_AT;
+
+#[repr(C, align(128))]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+pub(super) struct Line {
+    header: AtomicU64,
+    low: [AtomicU64; SLOTS],
+    high: [AtomicU64; SLOTS],
+    time: [AtomicU64; SLOTS],
+    amount_low: [AtomicU32; SLOTS],
+    amount_high: [AtomicU16; SLOTS],
+}
+
+/// What a slot's time and amount mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Empty,
+    /// A bucket or a window, which equals a fresh one once `time` has passed.
+    Plain,
+    /// A sliding_window_counter, packed tightly.
+    Counter,
+    /// A record in the arena, at `amount`; it equals a fresh one once `time` has passed.
+    Record,
+}
+
+/// What stands in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) kind: Kind,
+    pub(super) time: u64,
+    /// Of [`AMOUNT_BITS`].
+    pub(super) amount: u64,
+}
+
+impl Slot {
+    /// From when on it may be forgotten.
+    pub(super) fn expires_at(self) -> u64 {
+        match self.kind {
+            Kind::Empty => 0,
+            Kind::Plain | Kind::Record => self.time,
+            Kind::Counter => super::packed::counter_expires_at(self.time),
+        }
+    }
+
+    pub(super) fn is_expired(self, now: u64) -> bool {
+        self.expires_at() < now
+    }
+}
+
+impl Line {
+    pub(super) fn lock(&self) -> Guard<'_> {
+        let mut header = self.header.load(Ordering::Relaxed);
+        let mut tries = 0;
+        loop {
+            if header & LOCKED != 0 {
+                pause(&mut tries);
+                header = self.header.load(Ordering::Relaxed);
+                continue;
+            }
+            match self.header.compare_exchange_weak(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Guard { line: self, header },
+                Err(seen) => header = seen,
+            }
+        }
+    }
+
+    #[cfg(loom)]
+    pub(super) fn new() -> Self {
+        Self {
+            header: AtomicU64::new(0),
+            low: std::array::from_fn(|_| AtomicU64::new(0)),
+            high: std::array::from_fn(|_| AtomicU64::new(0)),
+            time: std::array::from_fn(|_| AtomicU64::new(0)),
+            amount_low: std::array::from_fn(|_| AtomicU32::new(0)),
+            amount_high: std::array::from_fn(|_| AtomicU16::new(0)),
+        }
+    }
+}
+
+/// Waits for a holder, which is done within some tens of nanoseconds unless the system took its core away.
+#[cold]
+fn pause(tries: &mut u32) {
+    *tries += 1;
+    match *tries {
+        0..=100 => spin_loop(),
+        #[cfg(not(loom))]
+        // Yielding does not help where the holder may not run before us: let the system choose it.
+        2_000.. => std::thread::sleep(std::time::Duration::from_micros(50)),
+        _ => yield_now(),
+    }
+}
+
+/// A locked line. The header is kept here and stored at the end, which unlocks.
+pub(super) struct Guard<'a> {
+    line: &'a Line,
+    header: u64,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.line.header.store(self.header, Ordering::Release);
+    }
+}
+
+impl Guard<'_> {
+    #[inline]
+    pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
+        (0..SLOTS).find(|&at| {
+            self.line.low[at].load(Ordering::Relaxed) == fingerprint.low
+                && self.line.high[at].load(Ordering::Relaxed) == fingerprint.high
+                && self.kind(at) != Kind::Empty
+        })
+    }
+
+    #[inline]
+    pub(super) fn fingerprint(&self, at: usize) -> Fingerprint {
+        Fingerprint {
+            low: self.line.low[at].load(Ordering::Relaxed),
+            high: self.line.high[at].load(Ordering::Relaxed),
+        }
+    }
+
+    #[inline]
+    fn kind(&self, at: usize) -> Kind {
+        match (self.header >> (KINDS_AT + 2 * at as u32)) & 3 {
+            0 => Kind::Empty,
+            1 => Kind::Plain,
+            2 => Kind::Counter,
+            _ => Kind::Record,
+        }
+    }
+
+    #[inline]
+    pub(super) fn slot(&self, at: usize) -> Slot {
+        let low = u64::from(self.line.amount_low[at].load(Ordering::Relaxed));
+        let high = u64::from(self.line.amount_high[at].load(Ordering::Relaxed));
+        Slot { kind: self.kind(at), time: self.line.time[at].load(Ordering::Relaxed), amount: high << 32 | low }
+    }
+
+    /// The slots that hold something, with where they are.
+    pub(super) fn slots(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
+        (0..SLOTS).map(|at| (at, self.slot(at))).filter(|(_, slot)| slot.kind != Kind::Empty)
+    }
+
+    pub(super) fn vacancy(&self) -> Option<usize> {
+        (0..SLOTS).find(|&at| self.kind(at) == Kind::Empty)
+    }
+
+    /// Writes what stands at `at`, whose fingerprint stays.
+    #[inline]
+    pub(super) fn write(&mut self, at: usize, slot: Slot) {
+        debug_assert!(slot.amount >> AMOUNT_BITS == 0);
+        self.line.time[at].store(slot.time, Ordering::Relaxed);
+        self.line.amount_low[at].store(slot.amount as u32, Ordering::Relaxed);
+        self.line.amount_high[at].store((slot.amount >> 32) as u16, Ordering::Relaxed);
+        let kind_at = KINDS_AT + 2 * at as u32;
+        self.header = self.header & !(3 << kind_at) | (slot.kind as u64) << kind_at;
+    }
+
+    pub(super) fn insert(&mut self, at: usize, fingerprint: Fingerprint, slot: Slot, is_marked: bool) {
+        self.line.low[at].store(fingerprint.low, Ordering::Relaxed);
+        self.line.high[at].store(fingerprint.high, Ordering::Relaxed);
+        self.write(at, slot);
+        self.mark(at, is_marked);
+    }
+
+    pub(super) fn clear(&mut self, at: usize) {
+        self.write(at, Slot { kind: Kind::Empty, time: 0, amount: 0 });
+        self.mark(at, false);
+    }
+
+    /// Marks the entry as one that is being denied, or not.
+    #[inline]
+    pub(super) fn mark(&mut self, at: usize, is_marked: bool) {
+        let mark_at = MARKS_AT + at as u32;
+        self.header = self.header & !(1 << mark_at) | u64::from(is_marked) << mark_at;
+    }
+
+    pub(super) fn is_marked(&self, at: usize) -> bool {
+        self.header >> (MARKS_AT + at as u32) & 1 != 0
+    }
+
+    #[inline]
+    pub(super) fn has_overflowed(&self) -> bool {
+        self.header & OVERFLOWED != 0
+    }
+
+    pub(super) fn set_overflowed(&mut self, has_overflowed: bool) {
+        self.header = self.header & !OVERFLOWED | if has_overflowed { OVERFLOWED } else { 0 };
+    }
+
+    /// Counts a visit. True every 64th time.
+    #[inline]
+    pub(super) fn touch(&mut self) -> bool {
+        let touches = (self.header & TOUCHES).wrapping_add(ONE_TOUCH) & TOUCHES;
+        self.header = self.header & !TOUCHES | touches;
+        touches == 0
+    }
+}

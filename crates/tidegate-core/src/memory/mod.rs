@@ -1,0 +1,239 @@
+//! The in-memory store.
+
+mod arena;
+mod fingerprint;
+mod keep;
+mod line;
+mod packed;
+mod plan;
+mod table;
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::fmt;
+
+use arrayvec::ArrayVec;
+pub use plan::Plan;
+
+use crate::algorithm::{decide, refund};
+use crate::clock::Clock;
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::key::Key;
+use crate::policy::Policy;
+use crate::store::{Store, StoreError};
+use fingerprint::{Fingerprint, Fingerprinter};
+use plan::Kept;
+use table::Table;
+
+/// How many keys are hashed and brought near before the first of them is decided on.
+const BATCH: usize = 32;
+
+/// Keeps records in this process's memory: sized for millions of keys, for keys that an attacker chooses, and for
+/// many threads.
+///
+/// A key is kept as a keyed 128-bit fingerprint with its state beside it: 40 bytes a key at `max_keys`, whatever the
+/// key's length, in a table that is reserved at once and never grows. (The system hands out its pages as they are first
+/// used. A `sliding_window_log`, a policy of several limits, and a sliding_window_counter above 8,589,934 are kept
+/// beside the table and cost more: see `docs/choosing-an-algorithm.md`.)
+///
+/// A full store drops, of 50 keys or so that stand near the new one, the one that resets soonest; one that is being
+/// denied goes only when all of them are. What has expired is forgotten a little at each check; no thread is started.
+pub struct MemoryStore {
+    table: Table,
+    fingerprinter: Fingerprinter,
+    clock: Clock,
+}
+
+/// What a memory store holds and has let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Keys that are kept, among them those that have expired and were not met yet.
+    pub keys: u64,
+    /// The most keys it keeps.
+    pub max_keys: u64,
+    /// Bytes reserved for the table.
+    pub table_bytes: usize,
+    /// Keys that were dropped, before they had expired, for others to have a place.
+    pub evictions: u64,
+    /// Keys that were forgotten because they had expired.
+    pub expiries: u64,
+}
+
+/// How a [`MemoryStore`] is to be.
+#[derive(Clone, Debug)]
+pub struct MemoryStoreBuilder {
+    max_keys: u64,
+    clock: Clock,
+}
+
+/// Why a [`MemoryStore`] could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryStoreError {
+    /// A store for no key limits nobody.
+    #[error("max_keys is 0: expected at least 1")]
+    NoKeys,
+    /// The system does not hand out so much memory.
+    #[error("no memory for max_keys = {max_keys}: expected fewer (40 bytes a key are reserved)")]
+    OutOfMemory {
+        /// What was asked for.
+        max_keys: u64,
+    },
+}
+
+impl MemoryStoreBuilder {
+    /// The most keys to keep: a hard bound on memory from the start. 1,000,000 where not given.
+    #[must_use]
+    pub fn max_keys(mut self, max_keys: u64) -> Self {
+        self.max_keys = max_keys;
+        self
+    }
+
+    /// Where time comes from: the system where not given, a [`ManualClock`](crate::ManualClock) in tests.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
+        self.clock = clock.into();
+        self
+    }
+
+    /// Makes the store.
+    ///
+    /// # Errors
+    /// If `max_keys` is 0 or more than there is memory for.
+    pub fn build(self) -> Result<MemoryStore, MemoryStoreError> {
+        let Self { max_keys, clock } = self;
+        if max_keys == 0 {
+            return Err(MemoryStoreError::NoKeys);
+        }
+        let table = Table::new(max_keys).ok_or(MemoryStoreError::OutOfMemory { max_keys })?;
+        Ok(MemoryStore { table, fingerprinter: Fingerprinter::random(), clock })
+    }
+}
+
+impl MemoryStore {
+    /// The most keys that a store keeps where nothing else is said.
+    pub const DEFAULT_MAX_KEYS: u64 = 1_000_000;
+
+    /// A store with settings of its own.
+    #[must_use]
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder { max_keys: Self::DEFAULT_MAX_KEYS, clock: Clock::system() }
+    }
+
+    /// What it holds and has let go.
+    #[must_use]
+    pub fn stats(&self) -> MemoryStats {
+        let counted = self.table.counted();
+        MemoryStats {
+            keys: counted.keys,
+            max_keys: self.table.max_keys(),
+            table_bytes: self.table.bytes(),
+            evictions: counted.evictions,
+            expiries: counted.expiries,
+        }
+    }
+
+    /// Works out a policy.
+    #[must_use]
+    pub fn plan(&self, policy: &Policy) -> Plan {
+        Plan::new(policy, self.fingerprinter.for_shape(policy))
+    }
+
+    /// Decides on one request, and takes what it costs if it is allowed.
+    #[inline]
+    pub fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
+        let fingerprint = plan.fingerprint(key);
+        // Brought near while the clock is read.
+        self.table.prefetch(fingerprint);
+        let now = self.clock.now().as_nanos();
+        self.decide(plan, fingerprint, now, cost)
+    }
+
+    /// Decides on several requests in order, at one time, each for itself; the decisions are added to `decisions`.
+    pub fn check_many<'k>(
+        &self,
+        plan: &Plan,
+        requests: impl IntoIterator<Item = (Key<'k>, Cost)>,
+        decisions: &mut Vec<Decision>,
+    ) {
+        let now = self.clock.now().as_nanos();
+        let mut requests = requests.into_iter();
+        loop {
+            let mut batch = ArrayVec::<(Fingerprint, Cost), BATCH>::new();
+            for (key, cost) in requests.by_ref().take(BATCH) {
+                let fingerprint = plan.fingerprint(key);
+                self.table.prefetch(fingerprint);
+                batch.push((fingerprint, cost));
+            }
+            if batch.is_empty() {
+                return;
+            }
+            decisions.extend(batch.into_iter().map(|(at, cost)| self.decide(plan, at, now, cost)));
+        }
+    }
+
+    /// Gives back what a request took, and answers like one of cost 0 made right after.
+    pub fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
+        let (fingerprint, now, cost) = (plan.fingerprint(key), self.clock.now().as_nanos(), cost.thousandths());
+        match plan.kept() {
+            Kept::Bucket(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| refund(s, states, now, cost)),
+            Kept::FixedWindow(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| refund(s, states, now, cost)),
+            Kept::Counter(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| refund(s, states, now, cost)),
+            Kept::Record(steps) => keep::in_record(&self.table, steps, fingerprint, now, |s, states| refund(s, states, now, cost)),
+        }
+    }
+
+    /// Forgets what the key has used.
+    pub fn reset(&self, plan: &Plan, key: Key<'_>) {
+        self.table.remove(plan.fingerprint(key));
+    }
+
+    #[inline]
+    fn decide(&self, plan: &Plan, fingerprint: Fingerprint, now: u64, cost: Cost) -> Decision {
+        let cost = cost.thousandths();
+        match plan.kept() {
+            Kept::Bucket(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| decide(s, states, now, cost)),
+            Kept::FixedWindow(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| decide(s, states, now, cost)),
+            Kept::Counter(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| decide(s, states, now, cost)),
+            Kept::Record(steps) => keep::in_record(&self.table, steps, fingerprint, now, |s, states| decide(s, states, now, cost)),
+        }
+    }
+}
+
+/// The same at once as later: what is ready needs no waiting for.
+impl Store for MemoryStore {
+    type Plan = Plan;
+
+    fn plan(&self, policy: &Policy) -> Plan {
+        self.plan(policy)
+    }
+
+    async fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        Ok(self.check(plan, key, cost))
+    }
+
+    async fn check_many(&self, plan: &Plan, requests: &[(Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
+        let mut decisions = Vec::new();
+        self.check_many(plan, requests.iter().copied(), &mut decisions);
+        Ok(decisions)
+    }
+
+    async fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        Ok(self.refund(plan, key, cost))
+    }
+
+    async fn reset(&self, plan: &Plan, key: Key<'_>) -> Result<(), StoreError> {
+        self.reset(plan, key);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("stats", &self.stats()).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}

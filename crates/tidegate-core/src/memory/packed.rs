@@ -1,0 +1,94 @@
+//! States of one limit as a slot holds them: 64 bits of time and 48 bits of amount.
+
+use super::line::{AMOUNT_BITS, Kind, Slot};
+use crate::algorithm::{
+    Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, StepState, WindowState,
+};
+
+/// An algorithm whose state fits a slot.
+pub(super) trait Packed: Algorithm {
+    /// The kind of slot that it fits.
+    const KIND: Kind;
+
+    fn pack(&self, state: &Self::State) -> Slot;
+
+    /// The state in a slot of its kind.
+    fn unpack(&self, slot: Slot) -> Self::State;
+
+    /// The state that a record holds for it: a limit that was too large for a slot may have become smaller.
+    fn of_record(_state: &StepState) -> Self::State {
+        Self::State::default()
+    }
+}
+
+/// A part is below 10^12, of 40 bits; the mark stands above it.
+const PART_BITS: u32 = 40;
+
+impl Packed for Bucket {
+    const KIND: Kind = Kind::Plain;
+
+    #[inline]
+    fn pack(&self, state: &BucketState) -> Slot {
+        Slot { kind: Self::KIND, time: state.free_at, amount: u64::from(state.mark) << PART_BITS | state.part }
+    }
+
+    #[inline]
+    fn unpack(&self, slot: Slot) -> BucketState {
+        let part = slot.amount & ((1 << PART_BITS) - 1);
+        BucketState { free_at: slot.time, part, mark: (slot.amount >> PART_BITS) as u8 }
+    }
+}
+
+impl Packed for FixedWindow {
+    const KIND: Kind = Kind::Plain;
+
+    #[inline]
+    fn pack(&self, state: &WindowState) -> Slot {
+        // Counts are at most 10^12.
+        Slot { kind: Self::KIND, time: state.end, amount: state.count & ((1 << AMOUNT_BITS) - 1) }
+    }
+
+    #[inline]
+    fn unpack(&self, slot: Slot) -> WindowState {
+        WindowState { end: slot.time, count: slot.amount }
+    }
+}
+
+/// A counter packed: the millisecond at which it equals a fresh one (45 bits, until the year 3084), then the two counts
+/// of 33 bits each, and one bit that is unused. Windows begin and end at whole milliseconds, as periods do.
+const COUNT_BITS: u32 = 33;
+const HIGH_BITS: u32 = 19;
+const LOW_BITS: u32 = COUNT_BITS - HIGH_BITS;
+const NS_IN_MS: u64 = 1_000_000;
+
+/// The largest limit, in thousandths, whose counts fit a slot. Larger ones are kept as records.
+pub(super) const LARGEST_PACKED_COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+pub(super) fn counter_expires_at(time: u64) -> u64 {
+    (time >> HIGH_BITS).saturating_mul(NS_IN_MS)
+}
+
+impl Packed for SlidingWindowCounter {
+    const KIND: Kind = Kind::Counter;
+
+    fn pack(&self, state: &CounterState) -> Slot {
+        // Whether anything was taken in the window tells which of two ends is the last one that matters.
+        let expires_at = if state.current > 0 { state.end.saturating_add(self.period()) } else { state.end };
+        let (previous, current) = (state.previous & LARGEST_PACKED_COUNT, state.current & LARGEST_PACKED_COUNT);
+        let time = expires_at / NS_IN_MS << HIGH_BITS | previous >> LOW_BITS;
+        let amount = (previous & ((1 << LOW_BITS) - 1)) << COUNT_BITS | current;
+        Slot { kind: Self::KIND, time, amount }
+    }
+
+    fn unpack(&self, slot: Slot) -> CounterState {
+        let current = slot.amount & LARGEST_PACKED_COUNT;
+        let previous = (slot.time & ((1 << HIGH_BITS) - 1)) << LOW_BITS | slot.amount >> COUNT_BITS;
+        let expires_at = counter_expires_at(slot.time);
+        let end = if current > 0 { expires_at.saturating_sub(self.period()) } else { expires_at };
+        CounterState { end, current, previous }
+    }
+
+    fn of_record(state: &StepState) -> CounterState {
+        if let StepState::Counter(state) = state { *state } else { CounterState::default() }
+    }
+}

@@ -1,0 +1,52 @@
+//! A policy as a memory store runs it.
+
+use std::sync::Arc;
+
+use super::fingerprint::{Fingerprint, Fingerprinter};
+use super::packed::LARGEST_PACKED_COUNT;
+use crate::algorithm::{Algorithm, Bucket, FixedWindow, SlidingWindowCounter, Step};
+use crate::cost::THOUSANDTHS;
+use crate::key::Key;
+use crate::policy::Policy;
+
+/// A policy, worked out for one [`MemoryStore`](crate::MemoryStore). It serves that store only.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    fingerprinter: Fingerprinter,
+    kept: Kept,
+}
+
+/// Where the states of a policy are kept, and the arithmetic that works on them.
+#[derive(Clone, Debug)]
+pub(super) enum Kept {
+    // One limit whose state fits a slot.
+    Bucket(Bucket),
+    FixedWindow(FixedWindow),
+    Counter(SlidingWindowCounter),
+    /// Anything else.
+    Record(Arc<[Step]>),
+}
+
+impl Plan {
+    pub(super) fn new(policy: &Policy, fingerprinter: Fingerprinter) -> Self {
+        let kept = match &**policy.steps() {
+            [Step::Bucket(step)] => Kept::Bucket(step.clone()),
+            [Step::FixedWindow(step)] => Kept::FixedWindow(step.clone()),
+            [Step::SlidingWindowCounter(step)] if step.capacity() * THOUSANDTHS <= LARGEST_PACKED_COUNT => {
+                Kept::Counter(step.clone())
+            }
+            _ => Kept::Record(Arc::clone(policy.steps())),
+        };
+        Self { fingerprinter, kept }
+    }
+
+    #[inline]
+    pub(super) fn fingerprint(&self, key: Key<'_>) -> Fingerprint {
+        self.fingerprinter.fingerprint(key.as_bytes())
+    }
+
+    #[inline]
+    pub(super) fn kept(&self) -> &Kept {
+        &self.kept
+    }
+}

@@ -1,0 +1,94 @@
+//! Policies: one or more limits that one key must all meet, all or nothing.
+
+mod bounds;
+mod error;
+mod lexer;
+mod limit;
+mod parser;
+mod print;
+#[cfg(test)]
+mod tests;
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+pub use error::PolicyError;
+pub use limit::{Algorithm, Anchor, Limit, Rate};
+
+use crate::algorithm::Step;
+
+/// One or more limits that one key must all meet, all or nothing. Checked: every policy there is, is within bounds.
+///
+/// Read from text or built from [`Limit`]s; printing it and reading it back gives the same policy. Clones share.
+///
+/// ```
+/// use tidegate_core::{Limit, Policy, Rate};
+///
+/// let read: Policy = "10/s; fixed_window 5_000 per day".parse()?;
+/// let built = Policy::new([Limit::token_bucket(Rate::per_second(10)), Limit::fixed_window(Rate::per_day(5_000))])?;
+/// assert_eq!(read, built);
+/// assert_eq!(read.to_string(), "token_bucket 10/second; fixed_window 5000/day");
+/// # Ok::<(), tidegate_core::PolicyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Policy {
+    limits: Arc<[Limit]>,
+    /// What the algorithms work out of the limits once, in the same order.
+    steps: Arc<[Step]>,
+}
+
+impl Policy {
+    /// A policy of these limits.
+    ///
+    /// # Errors
+    /// If there is none, or if one is out of bounds or has an option that its algorithm does not.
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, PolicyError> {
+        let limits: Vec<Limit> = limits
+            .into_iter()
+            .map(|limit| limit.checked().map_err(|out| PolicyError::new(out.message)))
+            .collect::<Result<_, _>>()?;
+        if limits.is_empty() {
+            return Err(PolicyError::new("a policy without a limit: expected at least one"));
+        }
+        Ok(Self::of_checked(limits))
+    }
+
+    fn of_checked(limits: Vec<Limit>) -> Self {
+        let steps = limits.iter().map(Step::new).collect();
+        Self { limits: limits.into(), steps }
+    }
+
+    /// Its limits, in order.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    pub(crate) fn steps(&self) -> &Arc<[Step]> {
+        &self.steps
+    }
+}
+
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        self.limits == other.limits
+    }
+}
+
+impl Eq for Policy {}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        parser::limits(text).map(Self::of_checked)
+    }
+}
+
+impl TryFrom<Limit> for Policy {
+    type Error = PolicyError;
+
+    fn try_from(limit: Limit) -> Result<Self, PolicyError> {
+        Self::new([limit])
+    }
+}

@@ -1,0 +1,15 @@
+//! Atomics and spinning, exchanged for loom's when the lock-free parts are checked with it.
+
+#[cfg(not(loom))]
+pub(crate) use std::hint::spin_loop;
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
+
+#[cfg(loom)]
+pub(crate) use loom::hint::spin_loop;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;

@@ -1,0 +1,88 @@
+//! Every vector, through every way there is into the library.
+#![allow(missing_docs)]
+
+use std::collections::HashMap;
+
+use tidegate_core::{Decision, Limiter, ManualClock, MemoryStore, Policy, Record, Timestamp};
+use tidegate_testkit::{Act, Subject, vectors};
+
+#[test]
+fn pure_steps() {
+    vectors::run(|policy: Policy| {
+        let mut records: HashMap<String, Record> = HashMap::new();
+        move |at_ns: u64, key: &str, act: Act| {
+            let record = records.entry(key.to_owned()).or_default();
+            let now = Timestamp::from_nanos(at_ns);
+            match act {
+                Act::Check(cost) => policy.decide(record, now, cost),
+                Act::Refund(cost) => policy.refund(record, now, cost),
+            }
+        }
+    });
+}
+
+fn memory(policy: Policy) -> (Limiter, ManualClock) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build().unwrap();
+    (Limiter::new(store, policy), clock)
+}
+
+#[test]
+fn memory_store() {
+    vectors::run(|policy| {
+        let (limiter, clock) = memory(policy);
+        move |at_ns: u64, key: &str, act: Act| {
+            clock.set(Timestamp::from_nanos(at_ns));
+            match act {
+                Act::Check(cost) => limiter.check(key).cost(cost).now().unwrap(),
+                Act::Refund(cost) => limiter.refund(key, cost).now().unwrap(),
+            }
+        }
+    });
+}
+
+#[test]
+fn memory_store_in_batches() {
+    vectors::run(|policy| {
+        let (limiter, clock) = memory(policy);
+        move |at_ns: u64, key: &str, act: Act| {
+            clock.set(Timestamp::from_nanos(at_ns));
+            match act {
+                Act::Check(cost) => limiter.check_many(&[(key, cost)]).now().unwrap()[0],
+                Act::Refund(cost) => limiter.refund(key, cost).now().unwrap(),
+            }
+        }
+    });
+}
+
+struct Awaited {
+    limiter: Limiter,
+    clock: ManualClock,
+}
+
+impl Subject for Awaited {
+    fn act(&mut self, at_ns: u64, key: &str, act: Act) -> Decision {
+        self.clock.set(Timestamp::from_nanos(at_ns));
+        match act {
+            Act::Check(cost) => ready(self.limiter.check(key).cost(cost).into_future()).unwrap(),
+            Act::Refund(cost) => ready(self.limiter.refund(key, cost).into_future()).unwrap(),
+        }
+    }
+}
+
+/// The answer of a future that need not wait.
+fn ready<F: Future>(future: F) -> F::Output {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        std::task::Poll::Ready(answer) => answer,
+        std::task::Poll::Pending => panic!("memory never waits"),
+    }
+}
+
+#[test]
+fn memory_store_awaited() {
+    vectors::run(|policy| {
+        let (limiter, clock) = memory(policy);
+        Awaited { limiter, clock }
+    });
+}

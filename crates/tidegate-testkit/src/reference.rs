@@ -1,0 +1,277 @@
+//! A naive limiter, written from the definition of a decision.
+//!
+//! It keeps whole numbers only, asks "would it fit?" by the definition's own inequality, and finds every figure by
+//! trying: `remaining`, `retry_after` and `reset_after` are searched for, not worked out.
+
+use std::collections::HashMap;
+
+use tidegate_core::{Algorithm, Cost, Limit, Policy};
+
+use crate::{Act, Answer};
+
+/// A naive limiter of one policy. Its tick is a nanosecond.
+pub struct Reference {
+    limits: Vec<Rule>,
+    keys: HashMap<String, Vec<Usage>>,
+}
+
+/// One limit in plain numbers: amounts in thousandths, times in nanoseconds.
+struct Rule {
+    algorithm: Algorithm,
+    opens_with_first_hit: bool,
+    limit: i128,
+    period: i128,
+    capacity: i128,
+}
+
+/// What has been used under one limit.
+#[derive(Clone)]
+enum Usage {
+    /// When the bucket is free again, in parts of a nanosecond: `limit` (in thousandths) of them make one.
+    Bucket { free_at: i128 },
+    /// A window by its beginning, and its count.
+    Window { start: i128, count: i128 },
+    /// A window by its beginning, its count and that of the one before.
+    Counter { start: i128, current: i128, previous: i128 },
+    /// Every admitted request: when, and what it took.
+    Log(Vec<(i128, i128)>),
+}
+
+const FAR_PAST: i128 = i128::MIN / 4;
+
+impl Reference {
+    /// A limiter with nothing used.
+    #[must_use]
+    pub fn new(policy: &Policy) -> Self {
+        Self { limits: policy.limits().iter().map(Rule::new).collect(), keys: HashMap::new() }
+    }
+
+    /// Does one thing to a key at a time, and answers in nanoseconds.
+    pub fn act(&mut self, at_ns: u64, key: &str, act: Act) -> Answer {
+        let now = i128::from(at_ns);
+        let fresh = || self.limits.iter().map(Rule::fresh).collect();
+        let usages = self.keys.entry(key.to_owned()).or_insert_with(fresh);
+        for (rule, usage) in self.limits.iter().zip(&mut *usages) {
+            rule.bring_back(usage, now);
+        }
+        match act {
+            Act::Check(cost) => check(&self.limits, usages, now, thousandths(cost)),
+            Act::Refund(cost) => {
+                for (rule, usage) in self.limits.iter().zip(&mut *usages) {
+                    rule.give_back(usage, now, thousandths(cost));
+                }
+                check(&self.limits, usages, now, 0)
+            }
+        }
+    }
+}
+
+fn thousandths(cost: Cost) -> i128 {
+    i128::from(cost.thousandths())
+}
+
+fn check(limits: &[Rule], usages: &mut [Usage], now: i128, cost: i128) -> Answer {
+    let all_fit = limits.iter().zip(&*usages).all(|(rule, usage)| rule.fits(usage, now, cost));
+    let delay = limits.iter().zip(&*usages).map(|(rule, usage)| rule.delay(usage, now)).max().unwrap_or(0);
+    let waits: Vec<Option<i128>> =
+        limits.iter().zip(&*usages).map(|(rule, usage)| rule.wait_for(usage, now, cost)).collect();
+    if all_fit && cost > 0 {
+        for (rule, usage) in limits.iter().zip(&mut *usages) {
+            rule.take(usage, now, cost);
+        }
+    }
+    let remaining: Vec<i128> = limits.iter().zip(&*usages).map(|(rule, usage)| rule.remaining(usage, now)).collect();
+    let reset_after = limits.iter().zip(&*usages).map(|(rule, usage)| rule.reset_after(usage, now)).max().unwrap_or(0);
+    // The limit that speaks: the least remaining, or the longest wait, where never is longest. The first on a tie.
+    let longest = |wait: &Option<i128>| wait.unwrap_or(i128::MAX);
+    let mut speaks = 0;
+    for index in 1..limits.len() {
+        let is_more = if all_fit {
+            remaining[index] < remaining[speaks]
+        } else {
+            longest(&waits[index]) > longest(&waits[speaks])
+        };
+        if is_more {
+            speaks = index;
+        }
+    }
+    let number = |value: i128| u64::try_from(value).expect("an answer's figure is a whole number of 64 bits");
+    Answer {
+        allowed: all_fit,
+        limit: number(limits[speaks].capacity / 1_000),
+        remaining: number(remaining[speaks]),
+        retry_after: if all_fit { Some(0) } else { waits[speaks].map(number) },
+        reset_after: number(reset_after),
+        delay: if all_fit { number(delay) } else { 0 },
+    }
+}
+
+/// The smallest number from 0 to `most` for which `holds`, which holds for all larger ones and for `most`.
+fn smallest(most: i128, mut holds: impl FnMut(i128) -> bool) -> i128 {
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}
+
+impl Rule {
+    fn new(limit: &Limit) -> Self {
+        Self {
+            algorithm: limit.algorithm(),
+            opens_with_first_hit: limit.opens_with_first_hit(),
+            limit: i128::from(limit.limit()) * 1_000,
+            period: limit.period().as_nanos().try_into().expect("a period fits"),
+            capacity: i128::from(limit.capacity()) * 1_000,
+        }
+    }
+
+    fn fresh(&self) -> Usage {
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => Usage::Bucket { free_at: FAR_PAST },
+            Algorithm::FixedWindow => Usage::Window { start: FAR_PAST, count: 0 },
+            Algorithm::SlidingWindowCounter => Usage::Counter { start: FAR_PAST, current: 0, previous: 0 },
+            Algorithm::SlidingWindowLog => Usage::Log(Vec::new()),
+        }
+    }
+
+    fn window_of(&self, now: i128) -> i128 {
+        if self.opens_with_first_hit { now } else { now.div_euclid(self.period) * self.period }
+    }
+
+    /// What is stored from the future is brought back to now.
+    fn bring_back(&self, usage: &mut Usage, now: i128) {
+        match usage {
+            Usage::Bucket { free_at } => *free_at = (*free_at).min(now * self.limit + self.capacity * self.period),
+            Usage::Window { start, .. } | Usage::Counter { start, .. } if *start > now => *start = self.window_of(now),
+            Usage::Window { .. } | Usage::Counter { .. } => {}
+            Usage::Log(log) => log.iter_mut().for_each(|(at, _)| *at = (*at).min(now)),
+        }
+    }
+
+    /// A window's counts as they stand at a time that is not before it: this window's, and the last one's.
+    fn counts(&self, start: i128, current: i128, previous: i128, now: i128) -> (i128, i128) {
+        match (now - start) / self.period {
+            0 => (current, previous),
+            1 => (0, current),
+            _ => (0, 0),
+        }
+    }
+
+    /// Whether `cost` more fits at `now`, by the definition.
+    fn fits(&self, usage: &Usage, now: i128, cost: i128) -> bool {
+        match usage {
+            Usage::Bucket { free_at } => {
+                let used_and_cost = (free_at - now * self.limit).max(0) + cost * self.period;
+                used_and_cost <= self.capacity * self.period
+            }
+            Usage::Window { start, count } => {
+                let live = if now - start < self.period { *count } else { 0 };
+                live + cost <= self.limit
+            }
+            Usage::Counter { start, current, previous } => {
+                let elapsed = now - self.window_of(now);
+                let (current, previous) = self.counts(*start, *current, *previous, now);
+                previous * (self.period - elapsed) + (current + cost) * self.period <= self.limit * self.period
+            }
+            Usage::Log(log) => self.live(log, now) + cost <= self.limit,
+        }
+    }
+
+    fn live(&self, log: &[(i128, i128)], now: i128) -> i128 {
+        log.iter().filter(|(at, _)| now - at < self.period).map(|(_, cost)| cost).sum()
+    }
+
+    /// How long until everything that is used has gone.
+    fn horizon(&self) -> i128 {
+        let refill = self.capacity * self.period / self.limit + 1;
+        refill.max(2 * self.period)
+    }
+
+    fn wait_for(&self, usage: &Usage, now: i128, cost: i128) -> Option<i128> {
+        (cost <= self.capacity).then(|| smallest(self.horizon(), |wait| self.fits(usage, now + wait, cost)))
+            .map(|wait| if self.fits(usage, now, cost) { -1 } else { wait })
+    }
+
+    fn reset_after(&self, usage: &Usage, now: i128) -> i128 {
+        smallest(self.horizon(), |wait| self.fits(usage, now + wait, self.capacity))
+    }
+
+    fn remaining(&self, usage: &Usage, now: i128) -> i128 {
+        let does_not_fit = |more: i128| !self.fits(usage, now, more * 1_000);
+        (smallest(self.capacity / 1_000 + 1, does_not_fit) - 1).max(0)
+    }
+
+    fn delay(&self, usage: &Usage, now: i128) -> i128 {
+        match usage {
+            Usage::Bucket { free_at } if self.algorithm == Algorithm::LeakyBucket => {
+                let ahead = (free_at - now * self.limit).max(0);
+                (ahead + self.limit - 1) / self.limit
+            }
+            _ => 0,
+        }
+    }
+
+    fn take(&self, usage: &mut Usage, now: i128, cost: i128) {
+        match usage {
+            Usage::Bucket { free_at } => *free_at = (*free_at).max(now * self.limit) + cost * self.period,
+            Usage::Window { start, count } => {
+                if now - *start >= self.period {
+                    (*start, *count) = (self.window_of(now), 0);
+                }
+                *count += cost;
+            }
+            Usage::Counter { start, current, previous } => {
+                (*current, *previous) = self.counts(*start, *current, *previous, now);
+                *start = self.window_of(now);
+                *current += cost;
+            }
+            Usage::Log(log) => {
+                log.retain(|(at, _)| now - at < self.period);
+                log.push((now, cost));
+            }
+        }
+    }
+
+    fn give_back(&self, usage: &mut Usage, now: i128, cost: i128) {
+        match usage {
+            Usage::Bucket { free_at } => {
+                let used = (*free_at - now * self.limit).max(0);
+                *free_at = now * self.limit + (used - cost * self.period).max(0);
+            }
+            Usage::Window { start, count } => {
+                if now - *start >= self.period {
+                    (*start, *count) = (FAR_PAST, 0);
+                }
+                *count = (*count - cost).max(0);
+                if *count == 0 {
+                    *start = FAR_PAST;
+                }
+            }
+            Usage::Counter { start, current, previous } => {
+                (*current, *previous) = self.counts(*start, *current, *previous, now);
+                *start = self.window_of(now);
+                let from_current = cost.min(*current);
+                *current -= from_current;
+                *previous = (*previous - (cost - from_current)).max(0);
+            }
+            Usage::Log(log) => {
+                log.retain(|(at, _)| now - at < self.period);
+                let mut left = cost;
+                while let Some((_, last)) = log.last_mut().filter(|_| left > 0) {
+                    let taken = left.min(*last);
+                    *last -= taken;
+                    left -= taken;
+                    if *last == 0 {
+                        log.pop();
+                    }
+                }
+            }
+        }
+    }
+}
