@@ -43,6 +43,7 @@ pub enum Outcome {
 
 impl Decision {
     /// What became of the request, with the figure that belongs to it.
+    #[inline]
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         let wait = Duration::from_nanos(self.wait);
@@ -54,12 +55,14 @@ impl Decision {
     }
 
     /// Whether the request may go on.
+    #[inline]
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         matches!(self.verdict, Verdict::Allowed)
     }
 
     /// Whether the request may not go on, now or ever.
+    #[inline]
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         !self.is_allowed()
@@ -69,6 +72,7 @@ impl Decision {
     ///
     /// `None` where there is nothing to wait for: it was allowed, or never will be. [`outcome`](Self::outcome)
     /// tells these two apart.
+    #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.verdict {
@@ -78,6 +82,7 @@ impl Decision {
     }
 
     /// How long an admitted request waits in a leaky bucket's queue; zero elsewhere.
+    #[inline]
     #[must_use]
     pub const fn delay(&self) -> Duration {
         match self.verdict {
@@ -87,18 +92,21 @@ impl Decision {
     }
 
     /// The capacity, in units: the burst of a bucket, the limit of a window.
+    #[inline]
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit as u64
     }
 
     /// How many requests of cost 1 would be allowed right now, after this one.
+    #[inline]
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining as u64
     }
 
     /// The shortest wait after which the whole capacity is free again, if nothing else comes; zero where it is now.
+    #[inline]
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_nanos(self.reset_after)
@@ -106,6 +114,7 @@ impl Decision {
 
     /// Which limit of the policy [`limit`](Self::limit) and [`remaining`](Self::remaining) speak of, counted from 0:
     /// the one nearest to exhaustion, or the one that denies for longest.
+    #[inline]
     #[must_use]
     pub const fn limit_index(&self) -> usize {
         self.limit_index as usize

@@ -50,3 +50,59 @@ pub(crate) fn prefetch<T>(line: &T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = line;
 }
+
+/// The processor's AES: a keyed permutation of 16 bytes that nobody without the key can tell from a random one.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockCipher {
+    #[cfg(target_arch = "x86_64")]
+    round_keys: [core::arch::x86_64::__m128i; Self::KEYS],
+}
+
+impl BlockCipher {
+    /// AES-128 has ten rounds, and one key before them. Here each is drawn by itself: no schedule to derive them by.
+    pub(crate) const KEYS: usize = 11;
+
+    /// `None` where the processor has no AES.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn new(round_keys: [u128; Self::KEYS]) -> Option<Self> {
+        let is_there = std::arch::is_x86_feature_detected!("aes");
+        is_there.then(|| Self { round_keys: round_keys.map(to_vector) })
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn new(_round_keys: [u128; Self::KEYS]) -> Option<Self> {
+        None
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn encrypt(&self, block: u128) -> u128 {
+        // SAFETY: a cipher is only ever made, in `new`, where the processor has AES.
+        unsafe { encrypt(&self.round_keys, block) }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(crate) fn encrypt(&self, block: u128) -> u128 {
+        block // Never called: there is no cipher.
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn to_vector(number: u128) -> core::arch::x86_64::__m128i {
+    // SAFETY: both are 16 bytes, and any 16 bytes are a value of either.
+    unsafe { std::mem::transmute(number) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "aes")]
+fn encrypt(round_keys: &[core::arch::x86_64::__m128i; BlockCipher::KEYS], block: u128) -> u128 {
+    use core::arch::x86_64::{_mm_aesenc_si128, _mm_aesenclast_si128, _mm_xor_si128};
+    let [first, rounds @ .., last] = round_keys;
+    let mut state = _mm_xor_si128(to_vector(block), *first);
+    for key in rounds {
+        state = _mm_aesenc_si128(state, *key);
+    }
+    let state = _mm_aesenclast_si128(state, *last);
+    // SAFETY: both are 16 bytes, and any 16 bytes are a value of either.
+    unsafe { std::mem::transmute(state) }
+}

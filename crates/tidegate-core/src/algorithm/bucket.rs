@@ -4,8 +4,10 @@
 //! nanoseconds. Times are kept as whole nanoseconds and a part of the denominator, so nothing is ever rounded.
 
 use super::Algorithm;
+use super::divisor::Divisor;
 use super::span::Span;
 use crate::cost::THOUSANDTHS;
+use crate::decision::{Decision, Verdict};
 use crate::policy::{self, Limit};
 
 /// When the bucket is free again: `free_at` + `part` / denominator. From then on it equals a fresh one.
@@ -13,77 +15,126 @@ use crate::policy::{self, Limit};
 pub(crate) struct BucketState {
     pub(crate) free_at: u64,
     pub(crate) part: u64,
-    /// Tells the denominator that `part` was written under from others: [`Bucket::mark`].
+    /// Tells the denominator that `part` was written under from others: see [`mark`]. 0 where there is no part.
     pub(crate) mark: u8,
 }
 
+/// A bucket whose times are exact in `S`.
 #[derive(Clone, Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct Bucket<S> {
     numerator: u64,
     denominator: u64,
     mark: u8,
     /// The time to refill one unit, and the whole bucket.
-    unit: Span,
-    full: Span,
-    capacity: u64,
+    unit: S,
+    full: S,
+    /// The whole burst, in thousandths.
+    capacity_cost: u64,
+    /// The same in units.
+    capacity: u32,
     queues: bool,
-    /// Whether the whole bucket, counted in parts of the denominator, fits 64 bits.
+    /// Whether the whole bucket, counted in parts of the denominator, fits 64 bits, and how many parts a unit has then.
     is_narrow: bool,
+    unit_parts: Divisor,
 }
 
-impl Bucket {
+/// Whether whole nanoseconds are exact for a limit.
+pub(crate) fn is_whole(limit: &Limit) -> bool {
+    limit.period_ns() % (limit.limit() * THOUSANDTHS) == 0
+}
+
+impl<S: Span> Bucket<S> {
     pub(crate) fn new(limit: &Limit) -> Self {
         let thousandths = limit.limit() * THOUSANDTHS;
         let shared = gcd(limit.period_ns(), thousandths);
         let (numerator, denominator) = (limit.period_ns() / shared, thousandths / shared);
-        let capacity = limit.capacity();
-        let full = span(capacity * THOUSANDTHS, numerator, denominator);
-        let parts = (u128::from(full.ns) + 1) * u128::from(denominator);
-        let unit_parts = u128::from(numerator) * u128::from(THOUSANDTHS);
+        let capacity_cost = limit.capacity() * THOUSANDTHS;
+        let full_parts = u128::from(capacity_cost) * u128::from(numerator);
+        let unit_parts = u128::from(THOUSANDTHS) * u128::from(numerator);
         Self {
             numerator,
             denominator,
             mark: mark(denominator),
-            unit: span(THOUSANDTHS, numerator, denominator),
-            full,
-            capacity,
+            unit: S::of_parts(unit_parts, denominator),
+            full: S::of_parts(full_parts, denominator),
+            capacity_cost,
+            capacity: (capacity_cost / THOUSANDTHS) as u32,
             queues: limit.algorithm() == policy::Algorithm::LeakyBucket,
-            is_narrow: parts.max(unit_parts) <= u128::from(u64::MAX),
+            is_narrow: full_parts.max(unit_parts) <= u128::from(u64::MAX),
+            unit_parts: Divisor::new(u64::try_from(unit_parts).unwrap_or(u64::MAX)),
         }
     }
 
-    fn span_of(&self, cost: u64) -> Span {
+    /// The time that `cost` takes to refill.
+    #[inline]
+    fn span_of(&self, cost: u64) -> S {
         if cost == THOUSANDTHS {
             return self.unit;
         }
-        span(cost, self.numerator, self.denominator)
+        S::of_parts(u128::from(cost) * u128::from(self.numerator), self.denominator)
     }
 
     /// The time until the bucket is free again.
-    fn ahead(&self, state: &BucketState, now: u64) -> Span {
+    #[inline]
+    fn ahead(&self, state: &BucketState, now: u64) -> S {
         if state.free_at < now {
-            return Span::default();
+            return S::default();
         }
-        Span { ns: state.free_at - now, part: state.part }
+        S::join(state.free_at - now, state.part)
     }
 
-    fn set_ahead(&self, state: &mut BucketState, now: u64, ahead: Span) {
-        *state = BucketState { free_at: now.saturating_add(ahead.ns), part: ahead.part, mark: self.mark };
+    #[inline]
+    fn set_ahead(&self, state: &mut BucketState, now: u64, ahead: S) {
+        let (ns, part) = ahead.split();
+        let mark = if part == 0 { 0 } else { self.mark };
+        *state = BucketState { free_at: now.saturating_add(ns), part, mark };
+    }
+
+    /// A part of another limit's denominator says nothing here.
+    #[inline]
+    fn is_foreign(&self, state: &BucketState) -> bool {
+        state.part != 0 && (state.mark != self.mark || state.part >= self.denominator)
     }
 }
 
-impl Algorithm for Bucket {
+impl<S: Span> Bucket<S> {
+    /// What `decide` does in the commonest case, in one comparison: a request of one unit that fits, on a bucket that is
+    /// free again at the whole nanosecond `free_at`. Answers when it is free then; `None` in any other case.
+    #[inline(always)]
+    pub(crate) fn take_whole_unit(&self, free_at: u64, now: u64, cost: u64) -> Option<(u64, Decision)> {
+        let (unit, full) = (self.unit.whole()?, self.full.whole()?);
+        let ahead = free_at.saturating_sub(now);
+        // Neither from the future, nor more than fits.
+        if cost != THOUSANDTHS || ahead > full - unit {
+            return None;
+        }
+        let taken = ahead + unit;
+        let decision = Decision {
+            verdict: Verdict::Allowed,
+            wait: if self.queues { ahead } else { 0 },
+            reset_after: taken,
+            limit: self.capacity,
+            remaining: self.unit_parts.divide(full - taken) as u32,
+            limit_index: 0,
+        };
+        Some((now.checked_add(taken)?, decision))
+    }
+}
+
+impl<S: Span> Algorithm for Bucket<S> {
     type State = BucketState;
 
-    fn capacity(&self) -> u64 {
-        self.capacity
+    #[inline]
+    fn capacity_cost(&self) -> u64 {
+        self.capacity_cost
     }
 
+    #[inline]
     fn bring_back(&self, state: &mut BucketState, now: u64) -> bool {
-        // A part of another limit's denominator says nothing here: up to the next nanosecond, which gives nothing away.
-        let is_foreign = state.part != 0 && (state.mark != self.mark || state.part >= self.denominator);
+        let is_foreign = self.is_foreign(state);
         if is_foreign {
-            *state = BucketState { free_at: state.free_at.saturating_add(1), part: 0, mark: self.mark };
+            // Up to the next nanosecond, which gives nothing away.
+            *state = BucketState { free_at: state.free_at.saturating_add(1), part: 0, mark: 0 };
         }
         let is_ahead_of_full = self.ahead(state, now) > self.full;
         if is_ahead_of_full {
@@ -92,49 +143,45 @@ impl Algorithm for Bucket {
         is_foreign || is_ahead_of_full
     }
 
+    #[inline]
     fn wait(&self, state: &BucketState, now: u64, cost: u64) -> Option<u64> {
         let wanted = self.ahead(state, now).plus(self.span_of(cost), self.denominator);
         (wanted > self.full).then(|| wanted.minus(self.full, self.denominator).ceil())
     }
 
+    #[inline]
     fn delay(&self, state: &BucketState, now: u64) -> u64 {
         if self.queues { self.ahead(state, now).ceil() } else { 0 }
     }
 
+    #[inline]
     fn take(&self, state: &mut BucketState, now: u64, cost: u64) {
         let ahead = self.ahead(state, now).plus(self.span_of(cost), self.denominator);
         self.set_ahead(state, now, ahead);
     }
 
+    #[inline]
     fn give_back(&self, state: &mut BucketState, now: u64, cost: u64) {
-        let cost = cost.min(self.capacity * THOUSANDTHS);
+        let cost = cost.min(self.capacity_cost);
         let ahead = self.ahead(state, now).minus(self.span_of(cost), self.denominator);
         self.set_ahead(state, now, ahead);
     }
 
+    #[inline]
     fn remaining(&self, state: &BucketState, now: u64) -> u64 {
-        let free = self.full.minus(self.ahead(state, now), self.denominator);
+        let (ns, part) = self.full.minus(self.ahead(state, now), self.denominator).split();
         if self.is_narrow {
-            return (free.ns * self.denominator + free.part) / (self.numerator * THOUSANDTHS);
+            return self.unit_parts.divide(ns * self.denominator + part);
         }
-        let parts = u128::from(free.ns) * u128::from(self.denominator) + u128::from(free.part);
+        let parts = u128::from(ns) * u128::from(self.denominator) + u128::from(part);
         // At most the capacity: it fits.
         (parts / (u128::from(self.numerator) * u128::from(THOUSANDTHS))) as u64
     }
 
+    #[inline]
     fn reset_after(&self, state: &BucketState, now: u64) -> u64 {
         self.ahead(state, now).ceil()
     }
-}
-
-/// The time that `cost` takes to refill. At most 36,600 days for what is within a capacity, so it fits.
-fn span(cost: u64, numerator: u64, denominator: u64) -> Span {
-    if denominator == 1 {
-        return Span { ns: cost.saturating_mul(numerator), part: 0 };
-    }
-    let parts = u128::from(cost) * u128::from(numerator);
-    let denominator = u128::from(denominator);
-    Span { ns: u64::try_from(parts / denominator).unwrap_or(u64::MAX), part: (parts % denominator) as u64 }
 }
 
 /// Eight bits of a denominator, mixed, so that two limits in turn on one key are told apart nearly always. Where they

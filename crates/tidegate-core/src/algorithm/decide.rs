@@ -1,7 +1,6 @@
 //! Several limits on one key, all or nothing. One limit is the same with one.
 
 use super::Algorithm;
-use crate::cost::THOUSANDTHS;
 use crate::decision::{Decision, Verdict};
 
 /// Whether the states changed and must be stored.
@@ -12,24 +11,31 @@ pub(crate) enum Written {
 }
 
 /// Decides on one request of `cost` thousandths at `now`. Where nothing is written the states are as they were.
-#[inline]
+#[inline(always)]
 pub(crate) fn decide<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
     let is_brought_back = bring_back(limits, states, now);
-    if let Some(denial) = denial(limits, states, now, cost) {
-        return (denial, written(is_brought_back));
+    let Ruling { verdict, mut wait, mut index } = rule(limits, states, now, cost);
+    if verdict == Verdict::Allowed {
+        wait = admit(limits, states, now, cost);
+        index = tightest(limits, states, now);
     }
-    let mut delay = 0;
-    for (limit, state) in limits.iter().zip(&mut *states) {
-        delay = delay.max(limit.delay(state, now));
-        if cost > 0 {
-            limit.take(state, now, cost);
-        }
-    }
-    (allowance(limits, states, now, delay), written(is_brought_back || cost > 0))
+    let (limit, remaining) = match (limits.get(index), states.get(index)) {
+        (Some(limit), Some(state)) => (limit.capacity(), limit.remaining(state, now)),
+        _ => (0, 0), // No limit, no policy.
+    };
+    let is_written = is_brought_back || (verdict == Verdict::Allowed && cost > 0);
+    let decision = Decision {
+        verdict,
+        wait,
+        reset_after: longest_reset(limits, states, now),
+        limit: narrow(limit),
+        remaining: narrow(remaining),
+        limit_index: narrow(index as u64),
+    };
+    (decision, written(is_written))
 }
 
 /// Gives `cost` back to every limit, and answers like a request of cost 0 made right after.
-#[inline]
 pub(crate) fn refund<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
     let is_brought_back = bring_back(limits, states, now);
     if cost > 0 {
@@ -41,81 +47,75 @@ pub(crate) fn refund<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u
     (decision, written(is_brought_back || cost > 0))
 }
 
+#[inline(always)]
 fn written(is_changed: bool) -> Written {
     if is_changed { Written::States } else { Written::Nothing }
 }
 
-#[inline]
+#[inline(always)]
 fn bring_back<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64) -> bool {
     limits.iter().zip(states).fold(false, |is_any, (limit, state)| limit.bring_back(state, now) | is_any)
 }
 
-/// Of the limits that deny, the one with the longest wait; never is longest; the first on a tie.
-#[inline]
-fn denial<A: Algorithm>(limits: &[A], states: &[A::State], now: u64, cost: u64) -> Option<Decision> {
-    let mut longest: Option<(usize, Wait)> = None;
+/// What the limits say together, and which of them speaks.
+struct Ruling {
+    verdict: Verdict,
+    wait: u64,
+    index: usize,
+}
+
+/// Of the limits that deny, the one with the longest wait speaks; never is longest; the first on a tie.
+#[inline(always)]
+fn rule<A: Algorithm>(limits: &[A], states: &[A::State], now: u64, cost: u64) -> Ruling {
+    let mut ruling = Ruling { verdict: Verdict::Allowed, wait: 0, index: 0 };
     for (index, (limit, state)) in limits.iter().zip(states).enumerate() {
-        let wait = if cost > limit.capacity() * THOUSANDTHS {
-            Some(Wait::Never)
-        } else {
-            limit.wait(state, now, cost).map(Wait::Until)
-        };
-        if let Some(wait) = wait {
-            if longest.is_none_or(|(_, longest)| wait > longest) {
-                longest = Some((index, wait));
-            }
+        if cost > limit.capacity_cost() {
+            return Ruling { verdict: Verdict::Never, wait: 0, index: first_never(limits, cost) };
+        }
+        // A wait is never 0, so the first that denies is longer than nothing.
+        if let Some(wait) = limit.wait(state, now, cost).filter(|wait| *wait > ruling.wait) {
+            ruling = Ruling { verdict: Verdict::Denied, wait, index };
         }
     }
-    let (index, wait) = longest?;
-    let (verdict, wait) = match wait {
-        Wait::Until(wait) => (Verdict::Denied, wait),
-        Wait::Never => (Verdict::Never, 0),
-    };
-    let (limit, state) = (limits.get(index)?, states.get(index)?);
-    Some(Decision {
-        verdict,
-        wait,
-        reset_after: longest_reset(limits, states, now),
-        limit: narrow(limit.capacity()),
-        remaining: narrow(limit.remaining(state, now)),
-        limit_index: narrow(index as u64),
-    })
+    ruling
 }
 
-/// Ordered as SPEC does: never is longer than any wait.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Wait {
-    Until(u64),
-    Never,
+#[cold]
+fn first_never<A: Algorithm>(limits: &[A], cost: u64) -> usize {
+    limits.iter().position(|limit| cost > limit.capacity_cost()).unwrap_or(0)
 }
 
-/// What is left is that of the limit with the least remaining, the first on a tie.
-#[inline]
-fn allowance<A: Algorithm>(limits: &[A], states: &[A::State], now: u64, delay: u64) -> Decision {
-    let mut tightest = (u64::MAX, 0, 0);
-    for (index, (limit, state)) in limits.iter().zip(states).enumerate() {
-        let remaining = limit.remaining(state, now);
-        if remaining < tightest.0 {
-            tightest = (remaining, limit.capacity(), index);
+/// Takes the cost from all, and answers the longest delay.
+#[inline(always)]
+fn admit<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> u64 {
+    let mut delay = 0;
+    for (limit, state) in limits.iter().zip(states) {
+        delay = delay.max(limit.delay(state, now));
+        if cost > 0 {
+            limit.take(state, now, cost);
         }
     }
-    let (remaining, capacity, index) = tightest;
-    Decision {
-        verdict: Verdict::Allowed,
-        wait: delay,
-        reset_after: longest_reset(limits, states, now),
-        limit: narrow(capacity),
-        remaining: narrow(remaining),
-        limit_index: narrow(index as u64),
-    }
+    delay
 }
 
-#[inline]
+/// The limit with the least remaining, the first on a tie.
+#[inline(always)]
+fn tightest<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> usize {
+    if limits.len() == 1 {
+        return 0;
+    }
+    let by_remaining = |(_, (limit, state)): &(usize, (&A, &A::State))| limit.remaining(state, now);
+    limits.iter().zip(states).enumerate().min_by_key(by_remaining).map_or(0, |(index, _)| index)
+}
+
+#[inline(always)]
 fn longest_reset<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> u64 {
     limits.iter().zip(states).map(|(limit, state)| limit.reset_after(state, now)).max().unwrap_or(0)
 }
 
-/// Capacities are at most 10^9: they fit.
+/// Capacities, and what remains of them, are at most 10^9: they fit.
+#[inline(always)]
 fn narrow(units: u64) -> u32 {
-    u32::try_from(units).unwrap_or(u32::MAX)
+    debug_assert!(units <= 1_000_000_000);
+    units as u32
 }

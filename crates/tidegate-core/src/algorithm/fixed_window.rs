@@ -13,6 +13,7 @@ pub(crate) struct WindowState {
 
 impl WindowState {
     /// What counts now: nothing once the window is over.
+    #[inline]
     fn count_at(&self, now: u64) -> u64 {
         if now < self.end { self.count } else { 0 }
     }
@@ -36,6 +37,7 @@ impl FixedWindow {
     }
 
     /// The end of the window that a request opens now.
+    #[inline]
     fn new_end(&self, now: u64) -> u64 {
         if self.opens_with_first_hit { now.saturating_add(self.period) } else { end_of_window(now, self.period) }
     }
@@ -49,10 +51,12 @@ pub(super) fn end_of_window(now: u64, period: u64) -> u64 {
 impl Algorithm for FixedWindow {
     type State = WindowState;
 
-    fn capacity(&self) -> u64 {
-        self.limit / THOUSANDTHS
+    #[inline]
+    fn capacity_cost(&self) -> u64 {
+        self.limit
     }
 
+    #[inline]
     fn bring_back(&self, state: &mut WindowState, now: u64) -> bool {
         let begins_after_now = state.end > now.saturating_add(self.period);
         if begins_after_now {
@@ -61,27 +65,32 @@ impl Algorithm for FixedWindow {
         begins_after_now
     }
 
+    #[inline]
     fn wait(&self, state: &WindowState, now: u64, cost: u64) -> Option<u64> {
         (state.count_at(now).saturating_add(cost) > self.limit).then(|| state.end.saturating_sub(now))
     }
 
+    #[inline]
     fn take(&self, state: &mut WindowState, now: u64, cost: u64) {
         let count = state.count_at(now).saturating_add(cost);
         let end = if now < state.end { state.end } else { self.new_end(now) };
         *state = WindowState { end, count };
     }
 
+    #[inline]
     fn give_back(&self, state: &mut WindowState, now: u64, cost: u64) {
         let count = state.count_at(now).saturating_sub(cost);
         // A count of 0 closes the window: the state is a fresh one.
         *state = if count > 0 { WindowState { end: state.end, count } } else { WindowState::default() };
     }
 
+    #[inline]
     fn remaining(&self, state: &WindowState, now: u64) -> u64 {
         // Counts are kept when a limit is lowered: there may be less than nothing left.
         self.limit.saturating_sub(state.count_at(now)) / THOUSANDTHS
     }
 
+    #[inline]
     fn reset_after(&self, state: &WindowState, now: u64) -> u64 {
         if state.count_at(now) > 0 { state.end - now } else { 0 }
     }

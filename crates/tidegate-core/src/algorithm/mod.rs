@@ -6,6 +6,7 @@
 
 mod bucket;
 mod decide;
+mod divisor;
 mod fixed_window;
 mod sliding_window_counter;
 mod sliding_window_log;
@@ -13,11 +14,14 @@ mod span;
 mod step;
 
 pub(crate) use bucket::{Bucket, BucketState};
+pub(crate) use span::{Fractional, Span, Whole};
 pub(crate) use decide::{Written, decide, refund};
 pub(crate) use fixed_window::{FixedWindow, WindowState};
 pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
 use sliding_window_log::{LogState, SlidingWindowLog};
 pub(crate) use step::{Step, StepState};
+
+use crate::cost::THOUSANDTHS;
 
 /// One limit's arithmetic. `now` is in nanoseconds since the epoch, `cost` in thousandths.
 ///
@@ -26,8 +30,14 @@ pub(crate) trait Algorithm {
     /// What is kept for one key. The default is the fresh one.
     type State: Default;
 
-    /// The capacity in units: what no single request may exceed.
-    fn capacity(&self) -> u64;
+    /// The capacity in thousandths: what no single request may exceed.
+    fn capacity_cost(&self) -> u64;
+
+    /// The capacity in units.
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.capacity_cost() / THOUSANDTHS
+    }
 
     /// Brings a state from the future back to now, also one that was kept under a larger capacity.
     /// True if it changed and must be stored.

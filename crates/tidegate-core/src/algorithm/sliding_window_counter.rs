@@ -28,11 +28,13 @@ impl SlidingWindowCounter {
         Self { limit: limit.limit() * THOUSANDTHS, period: limit.period_ns() }
     }
 
+    #[inline]
     pub(crate) fn period(&self) -> u64 {
         self.period
     }
 
     /// The state as it stands now: where windows have passed, the count has become the previous one, or nothing.
+    #[inline]
     fn at(&self, state: &CounterState, now: u64) -> CounterState {
         if now < state.end {
             return *state;
@@ -43,15 +45,18 @@ impl SlidingWindowCounter {
     }
 
     /// `previous` weighed by its share in sight, plus `current`: times the period.
+    #[inline]
     fn usage(&self, state: &CounterState, now: u64) -> u128 {
         u128::from(state.previous) * u128::from(state.end - now) + self.times_period(state.current)
     }
 
+    #[inline]
     fn times_period(&self, amount: u64) -> u128 {
         u128::from(amount) * u128::from(self.period)
     }
 
     /// The shortest time until `count`, weighed by its share of a window that has `left` to go, is at most `room`.
+    #[inline]
     fn until_faded(&self, count: u64, left: u64, room: u64) -> u64 {
         let excess = (u128::from(count) * u128::from(left)).saturating_sub(self.times_period(room));
         excess.div_ceil(u128::from(count.max(1))) as u64
@@ -61,10 +66,12 @@ impl SlidingWindowCounter {
 impl Algorithm for SlidingWindowCounter {
     type State = CounterState;
 
-    fn capacity(&self) -> u64 {
-        self.limit / THOUSANDTHS
+    #[inline]
+    fn capacity_cost(&self) -> u64 {
+        self.limit
     }
 
+    #[inline]
     fn bring_back(&self, state: &mut CounterState, now: u64) -> bool {
         let begins_after_now = state.end > now.saturating_add(self.period);
         if begins_after_now {
@@ -73,6 +80,7 @@ impl Algorithm for SlidingWindowCounter {
         begins_after_now
     }
 
+    #[inline]
     fn wait(&self, state: &CounterState, now: u64, cost: u64) -> Option<u64> {
         let state = self.at(state, now);
         if self.usage(&state, now) + self.times_period(cost) <= self.times_period(self.limit) {
@@ -87,11 +95,13 @@ impl Algorithm for SlidingWindowCounter {
         Some(self.until_faded(state.previous, left, room))
     }
 
+    #[inline]
     fn take(&self, state: &mut CounterState, now: u64, cost: u64) {
         *state = self.at(state, now);
         state.current = state.current.saturating_add(cost);
     }
 
+    #[inline]
     fn give_back(&self, state: &mut CounterState, now: u64, cost: u64) {
         *state = self.at(state, now);
         let from_current = cost.min(state.current);
@@ -99,6 +109,7 @@ impl Algorithm for SlidingWindowCounter {
         state.previous = state.previous.saturating_sub(cost - from_current);
     }
 
+    #[inline]
     fn remaining(&self, state: &CounterState, now: u64) -> u64 {
         let state = self.at(state, now);
         let free = self.times_period(self.limit).saturating_sub(self.usage(&state, now));
@@ -106,6 +117,7 @@ impl Algorithm for SlidingWindowCounter {
         (free / u128::from(self.period)) as u64 / THOUSANDTHS
     }
 
+    #[inline]
     fn reset_after(&self, state: &CounterState, now: u64) -> u64 {
         let state = self.at(state, now);
         match state {

@@ -89,8 +89,8 @@ impl SlidingWindowLog {
 impl Algorithm for SlidingWindowLog {
     type State = LogState;
 
-    fn capacity(&self) -> u64 {
-        self.limit / THOUSANDTHS
+    fn capacity_cost(&self) -> u64 {
+        self.limit
     }
 
     fn bring_back(&self, state: &mut LogState, now: u64) -> bool {

@@ -1,15 +1,17 @@
 //! Any one of the algorithms, and its state: for policies of several limits.
 
+use super::bucket::is_whole;
 use super::{
-    Algorithm, Bucket, BucketState, CounterState, FixedWindow, LogState, SlidingWindowCounter, SlidingWindowLog,
-    WindowState,
+    Algorithm, Bucket, BucketState, CounterState, FixedWindow, Fractional, LogState, SlidingWindowCounter,
+    SlidingWindowLog, Whole, WindowState,
 };
 use crate::policy::{self, Limit};
 
 /// One limit, worked out.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    Bucket(Bucket),
+    WholeBucket(Bucket<Whole>),
+    Bucket(Bucket<Fractional>),
     FixedWindow(FixedWindow),
     SlidingWindowCounter(SlidingWindowCounter),
     SlidingWindowLog(SlidingWindowLog),
@@ -30,7 +32,7 @@ impl Step {
     pub(crate) fn new(limit: &Limit) -> Self {
         match limit.algorithm() {
             policy::Algorithm::TokenBucket | policy::Algorithm::LeakyBucket | policy::Algorithm::Gcra => {
-                Self::Bucket(Bucket::new(limit))
+                if is_whole(limit) { Self::WholeBucket(Bucket::new(limit)) } else { Self::Bucket(Bucket::new(limit)) }
             }
             policy::Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::new(limit)),
             policy::Algorithm::SlidingWindowCounter => Self::SlidingWindowCounter(SlidingWindowCounter::new(limit)),
@@ -40,7 +42,7 @@ impl Step {
 
     fn fresh(&self) -> StepState {
         match self {
-            Self::Bucket(_) => StepState::Bucket(BucketState::default()),
+            Self::WholeBucket(_) | Self::Bucket(_) => StepState::Bucket(BucketState::default()),
             Self::FixedWindow(_) => StepState::Window(WindowState::default()),
             Self::SlidingWindowCounter(_) => StepState::Counter(CounterState::default()),
             Self::SlidingWindowLog(_) => StepState::Log(LogState::default()),
@@ -52,6 +54,7 @@ impl Step {
 macro_rules! dispatch {
     ($step:expr, $state:expr, |$algorithm:ident, $own:ident| $call:expr, $otherwise:expr) => {
         match ($step, $state) {
+            (Step::WholeBucket($algorithm), StepState::Bucket($own)) => $call,
             (Step::Bucket($algorithm), StepState::Bucket($own)) => $call,
             (Step::FixedWindow($algorithm), StepState::Window($own)) => $call,
             (Step::SlidingWindowCounter($algorithm), StepState::Counter($own)) => $call,
@@ -65,12 +68,13 @@ macro_rules! dispatch {
 impl Algorithm for Step {
     type State = StepState;
 
-    fn capacity(&self) -> u64 {
+    fn capacity_cost(&self) -> u64 {
         match self {
-            Self::Bucket(step) => step.capacity(),
-            Self::FixedWindow(step) => step.capacity(),
-            Self::SlidingWindowCounter(step) => step.capacity(),
-            Self::SlidingWindowLog(step) => step.capacity(),
+            Self::WholeBucket(step) => step.capacity_cost(),
+            Self::Bucket(step) => step.capacity_cost(),
+            Self::FixedWindow(step) => step.capacity_cost(),
+            Self::SlidingWindowCounter(step) => step.capacity_cost(),
+            Self::SlidingWindowLog(step) => step.capacity_cost(),
         }
     }
 

@@ -6,7 +6,7 @@
 //! more than a thousandth, the system is asked each time.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -22,22 +22,18 @@ const TOLERANCE: u64 = STRETCH / 1_000;
 /// A reading of both clocks that took longer was interrupted and is not used.
 const LONGEST_READING: u64 = 20_000;
 
-/// What the counter is used for at the time.
-const CALIBRATING: u8 = 0;
-const TRUSTED: u8 = 1;
-const DISTRUSTED: u8 = 2;
-
 pub(super) struct AnchoredClock {
     /// The wall clock at `started`.
     epoch: u64,
     started: Instant,
-    trust: AtomicU8,
+    /// Whether there is a counter that can be trusted.
+    has_counter: AtomicBool,
     /// Odd while an anchor is being written; readers that met one write read again.
     version: AtomicU64,
     anchor_count: AtomicU64,
     anchor_time: AtomicU64,
     speed: AtomicU64,
-    /// How many counts the anchor serves.
+    /// How many counts the anchor serves; 0 while there is none.
     stretch: AtomicU64,
     /// The last reading of both clocks. Held by the one that anchors; nobody waits for it.
     anchoring: Mutex<Option<Reading>>,
@@ -58,11 +54,10 @@ impl AnchoredClock {
     #[allow(clippy::disallowed_methods)] // Here the clocks are read.
     fn start() -> Self {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        let trust = if hardware::has_steady_counter() { CALIBRATING } else { DISTRUSTED };
         Self {
             epoch,
             started: Instant::now(),
-            trust: AtomicU8::new(trust),
+            has_counter: AtomicBool::new(hardware::has_steady_counter()),
             version: AtomicU64::new(0),
             anchor_count: AtomicU64::new(0),
             anchor_time: AtomicU64::new(0),
@@ -74,13 +69,11 @@ impl AnchoredClock {
 
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        if self.trust.load(Ordering::Relaxed) != TRUSTED {
-            return self.ask_and_calibrate();
-        }
         let count = hardware::counter();
-        // A counter that went back, as after a move to another host, is as far away as one that ran on for long.
+        // A counter that went back, as after a move to another host, is as far away as one that ran on for long. One
+        // that is not trusted has no stretch.
         if count.wrapping_sub(self.anchor_count.load(Ordering::Relaxed)) >= self.stretch.load(Ordering::Relaxed) {
-            return self.anchor_again();
+            return self.read_and_anchor();
         }
         self.at(count)
     }
@@ -115,53 +108,39 @@ impl AnchoredClock {
         (time, is_close.then_some(Reading { count: before.wrapping_add(after.wrapping_sub(before) / 2), time }))
     }
 
-    /// Answers by the system's clock; once a stretch has passed since the first answer, the speed is known.
+    /// Answers by the system's clock, and anchors the counter to it, unless another thread is just doing so.
     #[cold]
-    fn ask_and_calibrate(&self) -> u64 {
+    fn read_and_anchor(&self) -> u64 {
+        if !self.has_counter.load(Ordering::Relaxed) {
+            return self.ask();
+        }
         let (time, reading) = self.read_both();
         let (Some(reading), Some(mut last)) = (reading, self.anchoring.try_lock()) else { return time };
-        if self.trust.load(Ordering::Relaxed) != CALIBRATING {
-            return time;
-        }
-        let Some(first) = *last else {
-            *last = Some(reading);
+        let Some(previous) = last.replace(reading) else { return time };
+        let Some(speed) = speed_between(previous, reading) else {
+            self.distrust();
             return time;
         };
-        if reading.time.saturating_sub(first.time) < STRETCH {
+        let stretch = reading.time - previous.time;
+        if stretch < STRETCH / 2 {
+            // Just begun, or another thread has just done it.
+            *last = Some(previous);
             return time;
         }
-        if let Some(speed) = speed_between(first, reading) {
-            *last = Some(reading);
-            self.set_anchor(reading, reading.time, speed, counts_in(STRETCH, speed));
-            self.trust.store(TRUSTED, Ordering::Release);
-        }
-        time
+        self.anchor(reading, speed, stretch)
     }
 
-    /// Anchors the counter to the system's clock again, unless another thread is just doing so.
-    #[cold]
-    fn anchor_again(&self) -> u64 {
-        let (time, reading) = self.read_both();
-        let (Some(reading), Some(mut last)) = (reading, self.anchoring.try_lock()) else { return time };
-        let Some(previous) = *last else { return time };
-        let Some(speed) = speed_between(previous, reading) else {
-            self.trust.store(DISTRUSTED, Ordering::Relaxed);
-            return time;
-        };
-        if reading.time - previous.time < STRETCH / 2 {
-            return time; // Another thread has just done it.
-        }
-        let ours = self.at(reading.count);
-        *last = Some(reading);
-        let stretch = reading.time.saturating_sub(previous.time);
+    fn anchor(&self, reading: Reading, speed: u64, stretch: u64) -> u64 {
+        let Reading { time, .. } = reading;
         let counts = counts_in(STRETCH, speed);
-        if stretch > 2 * STRETCH {
-            // Nobody asked for a while: nothing to be continuous with.
+        if stretch > 2 * STRETCH || self.stretch.load(Ordering::Relaxed) == 0 {
+            // The first anchor, or nobody asked for a while: nothing to be continuous with.
             self.set_anchor(reading, time, speed, counts);
             return time;
         }
+        let ours = self.at(reading.count);
         if ours.abs_diff(time) > TOLERANCE {
-            self.trust.store(DISTRUSTED, Ordering::Relaxed);
+            self.distrust();
             return time;
         }
         // So fast that the two meet at the end of the next stretch.
@@ -169,6 +148,11 @@ impl AnchoredClock {
         let corrected = u64::try_from(i128::from(speed) + correction).unwrap_or(speed);
         self.set_anchor(reading, ours, corrected, counts);
         ours
+    }
+
+    fn distrust(&self) {
+        self.has_counter.store(false, Ordering::Relaxed);
+        self.stretch.store(0, Ordering::Relaxed);
     }
 
     fn set_anchor(&self, reading: Reading, time: u64, speed: u64, counts: u64) {

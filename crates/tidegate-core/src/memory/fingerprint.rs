@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use siphasher::sip128::SipHasher13;
 
+use crate::hardware::BlockCipher;
 use crate::policy::Policy;
 
 /// Stands for a key under a policy's shape. Two different keys meet with a chance of 2^-128.
@@ -13,16 +14,36 @@ pub(super) struct Fingerprint {
     pub(super) high: u64,
 }
 
-/// Makes fingerprints with a secret of its own.
+impl Fingerprint {
+    /// Eight bits that neither the home nor the tags of its neighbours say anything of.
+    #[inline]
+    pub(super) fn tag(self) -> u8 {
+        self.high as u8
+    }
+}
+
+/// Makes fingerprints with a secret of its own: one block of AES for a short key where the processor has it, SipHash
+/// for all others. Both are pseudo-random functions of the key, each with a secret of its own.
 #[derive(Clone, Debug)]
-pub(super) struct Fingerprinter(SipHasher13);
+pub(super) struct Fingerprinter {
+    short: Option<BlockCipher>,
+    any: SipHasher13,
+}
 
 impl Fingerprinter {
     /// With a secret drawn from the system's randomness.
     pub(super) fn random() -> Self {
         // Each hasher has a random key; two answers of one are two numbers that nobody else can know.
         let random = RandomState::new();
-        Self(SipHasher13::new_with_keys(random.hash_one(0u8), random.hash_one(1u8)))
+        Self::of_secret(SipHasher13::new_with_keys(random.hash_one(0u8), random.hash_one(1u8)))
+    }
+
+    /// All keys are drawn from the one secret.
+    fn of_secret(secret: SipHasher13) -> Self {
+        let draw = |number: u8| secret.hash(&[number]).as_u128();
+        let round_keys = std::array::from_fn(|round| draw(round as u8 + 1));
+        let sip = secret.hash(&[0]);
+        Self { short: BlockCipher::new(round_keys), any: SipHasher13::new_with_keys(sip.h1, sip.h2) }
     }
 
     /// One whose fingerprints are those of keys under `policy`'s shape: its algorithms, anchors and periods.
@@ -34,13 +55,86 @@ impl Fingerprinter {
             shape.push(u8::from(limit.opens_with_first_hit()));
             shape.extend_from_slice(&limit.period_ns().to_le_bytes());
         }
-        let derived = self.fingerprint(&shape);
-        Self(SipHasher13::new_with_keys(derived.low, derived.high))
+        let derived = self.any.hash(&shape);
+        Self::of_secret(SipHasher13::new_with_keys(derived.h1, derived.h2))
     }
 
     #[inline]
     pub(super) fn fingerprint(&self, key: &[u8]) -> Fingerprint {
-        let hash = self.0.hash(key);
-        Fingerprint { low: hash.h1, high: hash.h2 }
+        match (&self.short, short_block(key)) {
+            (Some(cipher), Some(block)) => {
+                let hash = cipher.encrypt(block);
+                Fingerprint { low: hash as u64, high: (hash >> 64) as u64 }
+            }
+            _ => {
+                let hash = self.any.hash(key);
+                Fingerprint { low: hash.h1, high: hash.h2 }
+            }
+        }
+    }
+}
+
+/// A key of at most 15 bytes as a block of its own: its bytes, zeroes, and its length in the last byte.
+#[inline]
+fn short_block(key: &[u8]) -> Option<u128> {
+    let length = key.len();
+    let (low, high) = if let (8..=15, Some(head), Some(tail)) = (length, key.first_chunk(), key.last_chunk()) {
+        // Of the last eight bytes, those that are not among the first eight.
+        (u64::from_le_bytes(*head), (u64::from_le_bytes(*tail) >> 8) >> (8 * (15 - length)))
+    } else if let (4..8, Some(head), Some(tail)) = (length, key.first_chunk(), key.last_chunk()) {
+        // Two that overlap: what both have is the same.
+        let (head, tail) = (u32::from_le_bytes(*head), u32::from_le_bytes(*tail));
+        (u64::from(head) | u64::from(tail) << (8 * (length - 4)), 0)
+    } else if let (1..4, [first, .., last] | [first @ last]) = (length, key) {
+        let middle = u64::from(key.get(length / 2).copied().unwrap_or(0)) << (8 * (length / 2));
+        (u64::from(*first) | middle | u64::from(*last) << (8 * (length - 1)), 0)
+    } else {
+        return None;
+    };
+    Some(u128::from(high | (length as u64) << 56) << 64 | u128::from(low))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_blocks_hold_the_key_and_its_length() {
+        let bytes: Vec<u8> = (1..=20).collect();
+        for length in 1..=15 {
+            let mut expected = [0; 16];
+            expected[..length].copy_from_slice(&bytes[..length]);
+            expected[15] = length as u8;
+            assert_eq!(short_block(&bytes[..length]), Some(u128::from_le_bytes(expected)), "{length}");
+        }
+        for length in [0, 16, 20] {
+            assert_eq!(short_block(&bytes[..length]), None);
+        }
+    }
+
+    #[test]
+    fn every_length_and_every_bit_counts() {
+        let prints = Fingerprinter::random();
+        let mut seen = std::collections::HashSet::new();
+        for length in 1..=64 {
+            let zeroes = vec![0; length];
+            assert!(seen.insert(prints.fingerprint(&zeroes).low));
+            for bit in 0..length * 8 {
+                let mut key = zeroes.clone();
+                key[bit / 8] |= 1 << (bit % 8);
+                assert!(seen.insert(prints.fingerprint(&key).low), "length {length} bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_and_shapes_differ() {
+        let [one, other] = [Fingerprinter::random(), Fingerprinter::random()];
+        let [minute, hour] = ["1/minute", "1/hour"].map(|text| text.parse().unwrap());
+        for key in [&b"short"[..], b"a key that is longer than fifteen bytes"] {
+            assert_ne!(one.fingerprint(key), other.fingerprint(key));
+            assert_ne!(one.for_shape(&minute).fingerprint(key), one.for_shape(&hour).fingerprint(key));
+            assert_eq!(one.for_shape(&minute).fingerprint(key), one.for_shape(&minute).fingerprint(key));
+        }
     }
 }

@@ -13,14 +13,16 @@ pub(super) const SLOTS: usize = 4;
 /// The largest amount a slot holds: 48 bits.
 pub(super) const AMOUNT_BITS: u32 = 48;
 
+// The header, from its lowest bit: the lock, the overflow, two bits of kind and one mark for each slot, a byte of tag for
+// each slot from bit 24 on, and a count of visits in the topmost bits, where it wraps by itself.
 const LOCKED: u64 = 1;
 /// An entry whose home is this line or one before it may stand in a later line.
 const OVERFLOWED: u64 = 1 << 1;
 const KINDS_AT: u32 = 2;
 const MARKS_AT: u32 = 10;
-const TOUCHES: u64 = 0x3f << TOUCHES_AT;
-const TOUCHES_AT: u32 = 14;
-const ONE_TOUCH: u64 = 1 << TOUCHES_AT;
+const TAGS_AT: u32 = 24;
+const VISITS_AT: u32 = 58;
+const LOW_BITS_OF_BYTES: u32 = 0x0101_0101;
 
 #[repr(C, align(128))]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
@@ -70,19 +72,48 @@ impl Slot {
 }
 
 impl Line {
+    #[inline(always)]
     pub(super) fn lock(&self) -> Guard<'_> {
-        let mut header = self.header.load(Ordering::Relaxed);
+        self.lock_from(self.header.load(Ordering::Relaxed))
+    }
+
+    /// Locks, and says where the entry of `fingerprint` stands if it is here at all and its tag is that of no other.
+    /// The place is found in the header while the lock is waited for, and without a branch on each slot, since nobody
+    /// can foresee which one it is.
+    #[inline(always)]
+    pub(super) fn lock_and_guess(&self, fingerprint: Fingerprint) -> (Guard<'_>, usize) {
+        let header = self.header.load(Ordering::Relaxed);
+        let differences = (header >> TAGS_AT) as u32 ^ u32::from(fingerprint.tag()).wrapping_mul(LOW_BITS_OF_BYTES);
+        // The highest bit of the lowest byte that is zero, and perhaps of some above it.
+        let zeroes = differences.wrapping_sub(LOW_BITS_OF_BYTES) & !differences & (LOW_BITS_OF_BYTES << 7);
+        let at = zeroes.trailing_zeros() as usize / 8;
+        (self.lock_from(header), at & (SLOTS - 1))
+    }
+
+    #[inline(always)]
+    fn lock_from(&self, header: u64) -> Guard<'_> {
+        if header & LOCKED == 0 {
+            let locked = self.header.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed);
+            if locked.is_ok() {
+                return Guard { line: self, header };
+            }
+        }
+        self.lock_contended()
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> Guard<'_> {
         let mut tries = 0;
         loop {
-            if header & LOCKED != 0 {
-                pause(&mut tries);
-                header = self.header.load(Ordering::Relaxed);
-                continue;
+            let header = self.header.load(Ordering::Relaxed);
+            if header & LOCKED == 0 {
+                let locked =
+                    self.header.compare_exchange_weak(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed);
+                if locked.is_ok() {
+                    return Guard { line: self, header };
+                }
             }
-            match self.header.compare_exchange_weak(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Guard { line: self, header },
-                Err(seen) => header = seen,
-            }
+            pause(&mut tries);
         }
     }
 
@@ -104,10 +135,11 @@ impl Line {
 fn pause(tries: &mut u32) {
     *tries += 1;
     match *tries {
-        0..=100 => spin_loop(),
+        // Longer each time, so that the holder is not disturbed by the line being looked at.
+        1..=6 => (0..1 << *tries).for_each(|_| spin_loop()),
         #[cfg(not(loom))]
         // Yielding does not help where the holder may not run before us: let the system choose it.
-        2_000.. => std::thread::sleep(std::time::Duration::from_micros(50)),
+        1_000.. => std::thread::sleep(std::time::Duration::from_micros(50)),
         _ => yield_now(),
     }
 }
@@ -119,22 +151,27 @@ pub(super) struct Guard<'a> {
 }
 
 impl Drop for Guard<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.line.header.store(self.header, Ordering::Release);
     }
 }
 
 impl Guard<'_> {
-    #[inline]
+    /// Where the entry of `fingerprint` stands.
+    #[inline(always)]
     pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
-        (0..SLOTS).find(|&at| {
-            self.line.low[at].load(Ordering::Relaxed) == fingerprint.low
-                && self.line.high[at].load(Ordering::Relaxed) == fingerprint.high
-                && self.kind(at) != Kind::Empty
-        })
+        (0..SLOTS).find(|&at| self.is_at(at, fingerprint))
     }
 
-    #[inline]
+    /// Whether the entry of `fingerprint` stands there. An empty slot has the fingerprint 0, which no key has but for
+    /// one in 2^128, and all that happens to that one is that it is not counted.
+    #[inline(always)]
+    pub(super) fn is_at(&self, at: usize, fingerprint: Fingerprint) -> bool {
+        self.fingerprint(at) == fingerprint
+    }
+
+    #[inline(always)]
     pub(super) fn fingerprint(&self, at: usize) -> Fingerprint {
         Fingerprint {
             low: self.line.low[at].load(Ordering::Relaxed),
@@ -142,7 +179,7 @@ impl Guard<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn kind(&self, at: usize) -> Kind {
         match (self.header >> (KINDS_AT + 2 * at as u32)) & 3 {
             0 => Kind::Empty,
@@ -152,7 +189,7 @@ impl Guard<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn slot(&self, at: usize) -> Slot {
         let low = u64::from(self.line.amount_low[at].load(Ordering::Relaxed));
         let high = u64::from(self.line.amount_high[at].load(Ordering::Relaxed));
@@ -168,31 +205,41 @@ impl Guard<'_> {
         (0..SLOTS).find(|&at| self.kind(at) == Kind::Empty)
     }
 
-    /// Writes what stands at `at`, whose fingerprint stays.
-    #[inline]
+    /// Writes what stands at `at`, whose fingerprint and kind stay.
+    #[inline(always)]
     pub(super) fn write(&mut self, at: usize, slot: Slot) {
         debug_assert!(slot.amount >> AMOUNT_BITS == 0);
         self.line.time[at].store(slot.time, Ordering::Relaxed);
         self.line.amount_low[at].store(slot.amount as u32, Ordering::Relaxed);
         self.line.amount_high[at].store((slot.amount >> 32) as u16, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn write_time(&mut self, at: usize, time: u64) {
+        self.line.time[at].store(time, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_kind(&mut self, at: usize, kind: Kind) {
         let kind_at = KINDS_AT + 2 * at as u32;
-        self.header = self.header & !(3 << kind_at) | (slot.kind as u64) << kind_at;
+        self.header = self.header & !(3 << kind_at) | (kind as u64) << kind_at;
     }
 
     pub(super) fn insert(&mut self, at: usize, fingerprint: Fingerprint, slot: Slot, is_marked: bool) {
         self.line.low[at].store(fingerprint.low, Ordering::Relaxed);
         self.line.high[at].store(fingerprint.high, Ordering::Relaxed);
+        let tag_at = TAGS_AT + 8 * at as u32;
+        self.header = self.header & !(0xff << tag_at) | u64::from(fingerprint.tag()) << tag_at;
+        self.set_kind(at, slot.kind);
         self.write(at, slot);
         self.mark(at, is_marked);
     }
 
     pub(super) fn clear(&mut self, at: usize) {
-        self.write(at, Slot { kind: Kind::Empty, time: 0, amount: 0 });
-        self.mark(at, false);
+        self.insert(at, Fingerprint { low: 0, high: 0 }, Slot { kind: Kind::Empty, time: 0, amount: 0 }, false);
     }
 
     /// Marks the entry as one that is being denied, or not.
-    #[inline]
+    #[inline(always)]
     pub(super) fn mark(&mut self, at: usize, is_marked: bool) {
         let mark_at = MARKS_AT + at as u32;
         self.header = self.header & !(1 << mark_at) | u64::from(is_marked) << mark_at;
@@ -202,7 +249,7 @@ impl Guard<'_> {
         self.header >> (MARKS_AT + at as u32) & 1 != 0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_overflowed(&self) -> bool {
         self.header & OVERFLOWED != 0
     }
@@ -212,10 +259,9 @@ impl Guard<'_> {
     }
 
     /// Counts a visit. True every 64th time.
-    #[inline]
-    pub(super) fn touch(&mut self) -> bool {
-        let touches = (self.header & TOUCHES).wrapping_add(ONE_TOUCH) & TOUCHES;
-        self.header = self.header & !TOUCHES | touches;
-        touches == 0
+    #[inline(always)]
+    pub(super) fn visit(&mut self) -> bool {
+        self.header = self.header.wrapping_add(1 << VISITS_AT);
+        self.header >> VISITS_AT == 0
     }
 }

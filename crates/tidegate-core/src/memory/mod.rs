@@ -17,16 +17,16 @@ use std::fmt;
 use arrayvec::ArrayVec;
 pub use plan::Plan;
 
-use crate::algorithm::{decide, refund};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::store::{Store, StoreError};
-use fingerprint::{Fingerprint, Fingerprinter};
+use fingerprint::Fingerprinter;
+use keep::{Checking, InRecord, InSlot, Operation, Refunding};
 use plan::Kept;
-use table::Table;
+use table::{Place, Table};
 
 /// How many keys are hashed and brought near before the first of them is decided on.
 const BATCH: usize = 32;
@@ -144,13 +144,11 @@ impl MemoryStore {
     }
 
     /// Decides on one request, and takes what it costs if it is allowed.
-    #[inline]
     pub fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
-        let fingerprint = plan.fingerprint(key);
+        let place = self.place(plan, key);
         // Brought near while the clock is read.
-        self.table.prefetch(fingerprint);
-        let now = self.clock.now().as_nanos();
-        self.decide(plan, fingerprint, now, cost)
+        self.table.prefetch(place);
+        self.run::<Checking>(plan, place, self.clock.now().as_nanos(), cost)
     }
 
     /// Decides on several requests in order, at one time, each for itself; the decisions are added to `decisions`.
@@ -163,28 +161,22 @@ impl MemoryStore {
         let now = self.clock.now().as_nanos();
         let mut requests = requests.into_iter();
         loop {
-            let mut batch = ArrayVec::<(Fingerprint, Cost), BATCH>::new();
+            let mut batch = ArrayVec::<(Place, Cost), BATCH>::new();
             for (key, cost) in requests.by_ref().take(BATCH) {
-                let fingerprint = plan.fingerprint(key);
-                self.table.prefetch(fingerprint);
-                batch.push((fingerprint, cost));
+                let place = self.place(plan, key);
+                self.table.prefetch(place);
+                batch.push((place, cost));
             }
             if batch.is_empty() {
                 return;
             }
-            decisions.extend(batch.into_iter().map(|(at, cost)| self.decide(plan, at, now, cost)));
+            decisions.extend(batch.into_iter().map(|(place, cost)| self.run::<Checking>(plan, place, now, cost)));
         }
     }
 
     /// Gives back what a request took, and answers like one of cost 0 made right after.
     pub fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
-        let (fingerprint, now, cost) = (plan.fingerprint(key), self.clock.now().as_nanos(), cost.thousandths());
-        match plan.kept() {
-            Kept::Bucket(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| refund(s, states, now, cost)),
-            Kept::FixedWindow(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| refund(s, states, now, cost)),
-            Kept::Counter(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| refund(s, states, now, cost)),
-            Kept::Record(steps) => keep::in_record(&self.table, steps, fingerprint, now, |s, states| refund(s, states, now, cost)),
-        }
+        self.run::<Refunding>(plan, self.place(plan, key), self.clock.now().as_nanos(), cost)
     }
 
     /// Forgets what the key has used.
@@ -193,13 +185,28 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn decide(&self, plan: &Plan, fingerprint: Fingerprint, now: u64, cost: Cost) -> Decision {
+    fn place(&self, plan: &Plan, key: Key<'_>) -> Place {
+        self.table.place(plan.fingerprint(key))
+    }
+
+    #[inline(always)]
+    fn run<O: Operation>(&self, plan: &Plan, place: Place, now: u64, cost: Cost) -> Decision {
         let cost = cost.thousandths();
+        // What most policies are runs in the caller's frame.
+        if let Kept::WholeBucket(step) = plan.kept() {
+            return self.table.update::<InSlot<_, O>>(place, step, now, cost);
+        }
+        self.run_any::<O>(plan, place, now, cost)
+    }
+
+    #[inline(never)]
+    fn run_any<O: Operation>(&self, plan: &Plan, place: Place, now: u64, cost: u64) -> Decision {
         match plan.kept() {
-            Kept::Bucket(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| decide(s, states, now, cost)),
-            Kept::FixedWindow(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| decide(s, states, now, cost)),
-            Kept::Counter(step) => keep::in_slot(&self.table, step, fingerprint, now, |s, states| decide(s, states, now, cost)),
-            Kept::Record(steps) => keep::in_record(&self.table, steps, fingerprint, now, |s, states| decide(s, states, now, cost)),
+            Kept::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
+            Kept::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
+            Kept::FixedWindow(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
+            Kept::Counter(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
+            Kept::Record(steps) => self.table.update::<InRecord<O>>(place, steps, now, cost),
         }
     }
 }

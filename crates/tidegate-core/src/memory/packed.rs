@@ -1,8 +1,9 @@
 //! States of one limit as a slot holds them: 64 bits of time and 48 bits of amount.
 
 use super::line::{AMOUNT_BITS, Kind, Slot};
+use crate::decision::Decision;
 use crate::algorithm::{
-    Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, StepState, WindowState,
+    Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span, StepState, WindowState,
 };
 
 /// An algorithm whose state fits a slot.
@@ -12,20 +13,33 @@ pub(super) trait Packed: Algorithm {
 
     fn pack(&self, state: &Self::State) -> Slot;
 
+    /// Decides on the commonest case in one comparison: answers the slot's new time, which is all that changes, and what
+    /// `decide` would answer. `None` where it is any other case.
+    #[inline(always)]
+    fn take_swiftly(&self, _slot: Slot, _now: u64, _cost: u64) -> Option<(u64, Decision)> {
+        None
+    }
+
     /// The state in a slot of its kind.
     fn unpack(&self, slot: Slot) -> Self::State;
 
-    /// The state that a record holds for it: a limit that was too large for a slot may have become smaller.
-    fn of_record(_state: &StepState) -> Self::State {
-        Self::State::default()
-    }
+    /// The state that a record holds for it, where a larger limit may have needed one: `None` where none ever does.
+    const OF_RECORD: Option<fn(&StepState) -> Self::State> = None;
 }
 
 /// A part is below 10^12, of 40 bits; the mark stands above it.
 const PART_BITS: u32 = 40;
 
-impl Packed for Bucket {
+impl<S: Span> Packed for Bucket<S> {
     const KIND: Kind = Kind::Plain;
+
+    #[inline(always)]
+    fn take_swiftly(&self, slot: Slot, now: u64, cost: u64) -> Option<(u64, Decision)> {
+        if slot.amount != 0 {
+            return None;
+        }
+        self.take_whole_unit(slot.time, now, cost)
+    }
 
     #[inline]
     fn pack(&self, state: &BucketState) -> Slot {
@@ -70,6 +84,10 @@ pub(super) fn counter_expires_at(time: u64) -> u64 {
 
 impl Packed for SlidingWindowCounter {
     const KIND: Kind = Kind::Counter;
+    const OF_RECORD: Option<fn(&StepState) -> CounterState> = Some(|state| match state {
+        StepState::Counter(state) => *state,
+        _ => CounterState::default(),
+    });
 
     fn pack(&self, state: &CounterState) -> Slot {
         // Whether anything was taken in the window tells which of two ends is the last one that matters.
@@ -88,7 +106,4 @@ impl Packed for SlidingWindowCounter {
         CounterState { end, current, previous }
     }
 
-    fn of_record(state: &StepState) -> CounterState {
-        if let StepState::Counter(state) = state { *state } else { CounterState::default() }
-    }
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::packed::LARGEST_PACKED_COUNT;
-use crate::algorithm::{Algorithm, Bucket, FixedWindow, SlidingWindowCounter, Step};
-use crate::cost::THOUSANDTHS;
+use crate::algorithm::{Algorithm, Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole};
 use crate::key::Key;
 use crate::policy::Policy;
 
@@ -20,7 +19,8 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub(super) enum Kept {
     // One limit whose state fits a slot.
-    Bucket(Bucket),
+    WholeBucket(Bucket<Whole>),
+    Bucket(Bucket<Fractional>),
     FixedWindow(FixedWindow),
     Counter(SlidingWindowCounter),
     /// Anything else.
@@ -30,9 +30,10 @@ pub(super) enum Kept {
 impl Plan {
     pub(super) fn new(policy: &Policy, fingerprinter: Fingerprinter) -> Self {
         let kept = match &**policy.steps() {
+            [Step::WholeBucket(step)] => Kept::WholeBucket(step.clone()),
             [Step::Bucket(step)] => Kept::Bucket(step.clone()),
             [Step::FixedWindow(step)] => Kept::FixedWindow(step.clone()),
-            [Step::SlidingWindowCounter(step)] if step.capacity() * THOUSANDTHS <= LARGEST_PACKED_COUNT => {
+            [Step::SlidingWindowCounter(step)] if step.capacity_cost() <= LARGEST_PACKED_COUNT => {
                 Kept::Counter(step.clone())
             }
             _ => Kept::Record(Arc::clone(policy.steps())),

@@ -9,14 +9,20 @@ use arrayvec::ArrayVec;
 use super::arena::Arena;
 use super::fingerprint::Fingerprint;
 use super::line::{Guard, Kind, Line, SLOTS, Slot};
+use crate::decision::Decision;
 use crate::hardware;
 use crate::sync::{AtomicU64, Ordering};
 
-/// How many lines an entry may stand away from its home, its home included. With four of five slots filled, one entry
-/// in 10^12 finds no place in them.
-pub(super) const REACH: usize = 16;
+/// How many lines an entry may stand away from its home, its home included: so many that there is a place for each of
+/// `max_keys`.
+pub(super) const REACH: usize = 64;
+/// How long what has expired is left in its place where nobody else needs it: a key that is used all the time would
+/// otherwise be forgotten and added again all the time. In nanoseconds.
+const GRACE: u64 = 1_000_000_000;
+/// How many lines are looked through for the entry that carries least.
+const CHOICE: usize = 16;
 /// Of a hundred slots, how many `max_keys` fills.
-const FILL_PERCENT: u64 = 80;
+const FILL_PERCENT: u64 = 70;
 
 pub(super) struct Table {
     lines: Box<[Line]>,
@@ -40,8 +46,43 @@ struct Counts {
 pub(super) struct Change {
     /// What to write; `None` leaves it as it is.
     pub(super) write: Option<Slot>,
+    /// Whether it is of another kind than what stood there.
+    pub(super) is_other_kind: bool,
     /// Whether the key is being denied: such a one is dropped last when the table is full.
     pub(super) is_denied: bool,
+}
+
+/// What is to be done with the entry of a key. A type of its own for each algorithm and each thing to do, and no value:
+/// all that a check needs is handed on in registers.
+pub(super) trait Work {
+    /// The limit, or the limits, at hand.
+    type Step: ?Sized;
+
+    /// Decides on what stands in the entry's slot, if there is one, and says what becomes of it.
+    fn run(job: &Job<'_, Self::Step>, slot: Option<Slot>) -> (Decision, Change);
+
+    /// The same in the commonest case, where a request is admitted and only the slot's time changes, to the one that is
+    /// answered: `None` in any other.
+    #[inline(always)]
+    fn run_swiftly(_step: &Self::Step, _slot: Slot, _now: u64, _cost: u64) -> Option<(u64, Decision)> {
+        None
+    }
+}
+
+/// A check on its way through the table.
+pub(super) struct Job<'a, S: ?Sized> {
+    pub(super) table: &'a Table,
+    pub(super) step: &'a S,
+    pub(super) place: Place,
+    pub(super) now: u64,
+    pub(super) cost: u64,
+}
+
+/// Where a key is looked for.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) home: usize,
 }
 
 /// What the table has counted.
@@ -55,8 +96,8 @@ impl Table {
     /// `None` if there is not the memory for so many keys.
     pub(super) fn new(max_keys: u64) -> Option<Self> {
         let lines_filled = max_keys.checked_mul(100)?.div_ceil(FILL_PERCENT * SLOTS as u64);
-        // Few enough for the reach of one home have only that: then what is dropped is the least of all there are.
-        let homes = if lines_filled <= REACH as u64 { 1 } else { lines_filled };
+        // So few that all of them are looked through have one home: then what is dropped is the least of all there are.
+        let homes = if lines_filled <= CHOICE as u64 { 1 } else { lines_filled };
         let lines = usize::try_from(homes).ok()?.checked_add(REACH - 1)?;
         Some(Self {
             lines: allocate(lines)?,
@@ -89,73 +130,83 @@ impl Table {
     }
 
     #[inline]
+    pub(super) fn place(&self, fingerprint: Fingerprint) -> Place {
+        Place { fingerprint, home: self.home(fingerprint) }
+    }
+
+    /// The line that the entry of `fingerprint` stands in if there is room for it.
+    #[inline]
     fn home(&self, fingerprint: Fingerprint) -> usize {
         ((u128::from(fingerprint.low) * u128::from(self.homes)) >> 64) as usize
     }
 
-    /// Has the entry's home brought near.
+    /// Has the line brought near.
     #[inline]
-    pub(super) fn prefetch(&self, fingerprint: Fingerprint) {
-        hardware::prefetch(&self.lines[self.home(fingerprint)]);
+    pub(super) fn prefetch(&self, place: Place) {
+        if let Some(line) = self.lines.get(place.home) {
+            hardware::prefetch(line);
+        }
     }
 
-    /// Works on the entry of `fingerprint`, which `work` is handed if there is one, and stores the change.
-    #[inline]
-    pub(super) fn update<R>(
-        &self,
-        fingerprint: Fingerprint,
-        now: u64,
-        work: impl FnOnce(Option<Slot>) -> (R, Change),
-    ) -> R {
-        let home = self.home(fingerprint);
-        let mut line = self.lines[home].lock();
-        let is_sweep_due = line.touch();
-        let result = match line.find(fingerprint) {
-            Some(at) => {
-                let (result, change) = work(Some(line.slot(at)));
-                apply(&mut line, at, &change);
+    /// Works on the entry at `place`, and stores the change.
+    ///
+    /// While a line is fetched from far away the processor runs ahead into the next checks, as far as its buffers hold
+    /// their instructions and stores. So the common case is kept short, and all else is elsewhere.
+    #[inline(always)]
+    pub(super) fn update<W: Work>(&self, place: Place, step: &W::Step, now: u64, cost: u64) -> Decision {
+        let Place { fingerprint, home } = place;
+        let (mut line, at) = self.lines[home].lock_and_guess(fingerprint);
+        let is_sweep_due = line.visit();
+        if line.is_at(at, fingerprint) {
+            if let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, cost) {
+                line.write_time(at, time);
+                line.mark(at, decision.remaining == 0);
                 drop(line);
-                result
+                if is_sweep_due {
+                    self.sweep(now);
+                }
+                return decision;
             }
-            None => self.update_beyond(Probe::new(self, home, line), fingerprint, now, work),
-        };
-        if is_sweep_due {
-            self.sweep(now);
         }
-        result
+        self.update_any::<W>(line, is_sweep_due, place, step, now, cost)
     }
 
-    /// The entry is not in its home: it stands in a later line, or nowhere.
-    fn update_beyond<R>(
+    /// The same in every case: wherever the entry stands, if it does, and whatever becomes of it.
+    #[inline(never)]
+    fn update_any<W: Work>(
         &self,
-        mut probe: Probe<'_>,
-        fingerprint: Fingerprint,
+        line: Guard<'_>,
+        is_sweep_due: bool,
+        place: Place,
+        step: &W::Step,
         now: u64,
-        work: impl FnOnce(Option<Slot>) -> (R, Change),
-    ) -> R {
-        if let Some((line, at)) = probe.find_beyond(fingerprint) {
-            let (result, change) = work(Some(line.slot(at)));
-            apply(line, at, &change);
-            return result;
+        cost: u64,
+    ) -> Decision {
+        let mut probe = Probe::new(self, place.home, line);
+        let found = probe.find(place.fingerprint);
+        let slot = found.as_ref().map(|(line, at)| line.slot(*at));
+        let (decision, change) = W::run(&Job { table: self, step, place, now, cost }, slot);
+        let is_new = found.is_none() && change.write.is_some();
+        match (found, change.write) {
+            (Some((line, at)), _) => {
+                apply(line, at, &change);
+                drop(probe);
+            }
+            (None, Some(slot)) => self.insert(probe, place.fingerprint, slot, change.is_denied, now),
+            (None, None) => drop(probe),
         }
-        let (result, change) = work(None);
-        if let Some(slot) = change.write {
-            self.insert(probe, fingerprint, slot, change.is_denied, now);
-            // Who adds a key looks after one line for it, so that what expires goes as fast as new keys come.
+        // Who adds a key looks after one line for it, so that what expires goes as fast as new keys come.
+        if is_sweep_due || is_new {
             self.sweep(now);
         }
-        result
+        decision
     }
 
     /// Forgets the entry of `fingerprint`.
     pub(super) fn remove(&self, fingerprint: Fingerprint) {
         let home = self.home(fingerprint);
         let mut probe = Probe::new(self, home, self.lines[home].lock());
-        let found = match probe.lines[0].find(fingerprint) {
-            Some(at) => Some((&mut probe.lines[0], at)),
-            None => probe.find_beyond(fingerprint),
-        };
-        if let Some((line, at)) = found {
+        if let Some((line, at)) = probe.find(fingerprint) {
             self.clear(line, at);
         }
     }
@@ -200,7 +251,7 @@ impl Table {
     /// Drops the entry within reach that carries least; the one that takes its place is counted for it.
     #[cold]
     fn make_room(&self, probe: &mut Probe<'_>, now: u64) {
-        probe.lock_all();
+        while probe.lines.len() < CHOICE && probe.lock_next() {}
         let entries = probe.lines.iter().enumerate().flat_map(|(index, line)| {
             line.slots().map(move |(at, slot)| {
                 let is_expired = slot.is_expired(now);
@@ -238,7 +289,7 @@ impl Table {
         let mut probe = Probe::new(self, index, self.lines[index].lock());
         for at in 0..SLOTS {
             let slot = probe.lines[0].slot(at);
-            if slot.kind != Kind::Empty && slot.is_expired(now) {
+            if slot.kind != Kind::Empty && slot.is_expired(now.saturating_sub(GRACE)) {
                 self.clear(&mut probe.lines[0], at);
                 self.counts.expiries.fetch_add(1, Ordering::Relaxed);
             }
@@ -256,6 +307,9 @@ impl Table {
 fn apply(line: &mut Guard<'_>, at: usize, change: &Change) {
     if let Some(slot) = change.write {
         line.write(at, slot);
+        if change.is_other_kind {
+            line.set_kind(at, slot.kind);
+        }
     }
     line.mark(at, change.is_denied);
 }
@@ -297,18 +351,16 @@ impl<'a> Probe<'a> {
         }
     }
 
-    fn lock_all(&mut self) {
-        while self.lock_next() {}
-    }
-
-    /// Looks in the lines after the home for as long as something passed them.
-    fn find_beyond(&mut self, fingerprint: Fingerprint) -> Option<(&mut Guard<'a>, usize)> {
-        while self.lines.last()?.has_overflowed() && self.lock_next() {
+    /// Looks in the home, and in the lines after it for as long as something passed them.
+    fn find(&mut self, fingerprint: Fingerprint) -> Option<(&mut Guard<'a>, usize)> {
+        loop {
             if let Some(at) = self.lines.last()?.find(fingerprint) {
                 return Some((self.lines.last_mut()?, at));
             }
+            if !(self.lines.last()?.has_overflowed() && self.lock_next()) {
+                return None;
+            }
         }
-        None
     }
 
     /// The first line within reach, from the home on, in which `choose` finds a place.

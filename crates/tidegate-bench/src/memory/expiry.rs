@@ -1,0 +1,64 @@
+//! A8: while a million of five million keys expire, how long does the slowest check take?
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use tidegate::{Limiter, MemoryStore};
+
+use super::measure::Spread;
+use super::stream::key;
+
+const LIVE: u64 = 4_000_000;
+const EXPIRING: u64 = 1_000_000;
+
+pub(super) fn measure() {
+    let store = MemoryStore::builder().max_keys(LIVE + EXPIRING).build().expect("the machine has the memory");
+    let long = Limiter::new(store, "1_000/day burst=1_000".parse().expect("a policy"));
+    let short = long.with_policy("2/second".parse().expect("a policy"));
+    for number in 0..LIVE {
+        black_box(long.check(&key(number)).now().expect("a key"));
+    }
+    let quiet = run(&long, Duration::from_secs(2));
+    for number in 0..EXPIRING {
+        black_box(short.check(&format!("short:{number}")).now().expect("a key"));
+    }
+    let expired_before = long.store().stats().expiries;
+    let busy = run(&long, Duration::from_secs(5));
+    let expired = long.store().stats().expiries - expired_before;
+    println!("\nA8: 5M keys, {expired} of which expired meanwhile. Bars: slowest check 1 ms; slowest 100 ms 0.5 of the median.\n");
+    println!("| while | slowest check | 99.99 % of checks below | slowest 100 ms / median |\n|---|---:|---:|---:|");
+    for (name, figures) in [("nothing expires", quiet), ("a million expire", busy)] {
+        let spread = Spread::of(&figures.rates);
+        let (slowest, most) = (figures.slowest.as_nanos() as f64 / 1e3, figures.nearly_all.as_nanos() as f64 / 1e3);
+        println!("| {name} | {slowest:.0} µs | {most:.1} µs | {:.2} |", spread.least / spread.median);
+    }
+}
+
+struct Figures {
+    slowest: Duration,
+    nearly_all: Duration,
+    rates: Vec<f64>,
+}
+
+fn run(limiter: &Limiter, duration: Duration) -> Figures {
+    let keys: Vec<String> = (0..LIVE).step_by(3).map(key).collect();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut samples = Vec::new();
+    let mut times: Vec<Duration> = Vec::with_capacity(40_000_000);
+    let started = Instant::now();
+    while started.elapsed() < duration {
+        let (sample_started, mut checks) = (Instant::now(), 0);
+        let mut last = sample_started;
+        while last - sample_started < Duration::from_millis(100) {
+            black_box(limiter.check(&keys[random.usize(0..keys.len())]).now().expect("a key"));
+            let now = Instant::now();
+            times.push(now - last);
+            last = now;
+            checks += 1;
+        }
+        samples.push(f64::from(checks));
+    }
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    Figures { slowest: at(1.0), nearly_all: at(0.9999), rates: samples }
+}

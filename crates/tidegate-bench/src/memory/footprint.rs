@@ -1,0 +1,45 @@
+//! A6: bytes a key, by the resident memory of a fresh process.
+
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use super::contenders::{Contender, GovernorDashMap, GovernorTuned, Tidegate};
+
+const KEYS: [u64; 2] = [1_000_000, 5_000_000];
+
+pub(super) fn measure() -> anyhow::Result<()> {
+    println!("\nA6: bytes a key (resident memory, a fresh process each; every key holds a live limit). Bar: 48 at 5M.\n");
+    println!("| contender | 1M | 5M |\n|---|---:|---:|");
+    for contender in ["tidegate", "governor", "governor-tuned"] {
+        let figures: Vec<String> = KEYS.iter().map(|keys| in_own_process(contender, *keys)).collect::<Result<_, _>>()?;
+        println!("| {contender} | {} |", figures.join(" | "));
+    }
+    Ok(())
+}
+
+fn in_own_process(contender: &str, keys: u64) -> anyhow::Result<String> {
+    let program = std::env::current_exe()?;
+    let output = Command::new(program).args(["memory", "--footprint", contender, &keys.to_string()]).output()?;
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// Fills a contender and prints what that cost, in bytes a key.
+pub(super) fn print_own(contender: &str, keys: u64) -> anyhow::Result<()> {
+    let before = resident()?;
+    let contender: Box<dyn Contender> = match contender {
+        "tidegate" => Box::new(Tidegate::new(keys)),
+        "governor" => Box::new(GovernorDashMap::new()),
+        "governor-tuned" => Box::new(GovernorTuned::new()),
+        other => bail!("no contender {other}"),
+    };
+    contender.fill(keys);
+    println!("{:.1}", (resident()? - before) as f64 / keys as f64);
+    Ok(())
+}
+
+fn resident() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("resident memory is read from Linux' /proc")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1_024)
+}
