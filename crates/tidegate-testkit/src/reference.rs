@@ -57,7 +57,8 @@ impl Reference {
         match act {
             Act::Check(cost) => check(&self.limits, usages, now, thousandths(cost)),
             Act::Refund(cost) => {
-                for (rule, usage) in self.limits.iter().zip(&mut *usages) {
+                // Giving back nothing changes nothing, as taking nothing does.
+                for (rule, usage) in self.limits.iter().zip(&mut *usages).filter(|_| cost > Cost::ZERO) {
                     rule.give_back(usage, now, thousandths(cost));
                 }
                 check(&self.limits, usages, now, 0)
@@ -241,8 +242,8 @@ impl Rule {
     fn give_back(&self, usage: &mut Usage, now: i128, cost: i128) {
         match usage {
             Usage::Bucket { free_at } => {
-                let used = (*free_at - now * self.limit).max(0);
-                *free_at = now * self.limit + (used - cost * self.period).max(0);
+                // Earlier, but not before now; what is free already stays as it is.
+                *free_at = (*free_at - cost * self.period).max(now * self.limit).min(*free_at);
             }
             Usage::Window { start, count } => {
                 if now - *start >= self.period {

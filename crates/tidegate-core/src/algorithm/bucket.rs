@@ -162,9 +162,11 @@ impl<S: Span> Algorithm for Bucket<S> {
 
     #[inline]
     fn give_back(&self, state: &mut BucketState, now: u64, cost: u64) {
-        let cost = cost.min(self.capacity_cost);
-        let ahead = self.ahead(state, now).minus(self.span_of(cost), self.denominator);
-        self.set_ahead(state, now, ahead);
+        let (ahead, cost) = (self.ahead(state, now), cost.min(self.capacity_cost));
+        // What is free already stays as it is: moved up to now, it would be from the future if the clock stepped back.
+        if ahead > S::default() {
+            self.set_ahead(state, now, ahead.minus(self.span_of(cost), self.denominator));
+        }
     }
 
     #[inline]

@@ -12,6 +12,8 @@ mod sliding_window_counter;
 mod sliding_window_log;
 mod span;
 mod step;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use bucket::{Bucket, BucketState};
 pub(crate) use span::{Fractional, Span, Whole};

@@ -47,7 +47,7 @@ impl SlidingWindowCounter {
     /// `previous` weighed by its share in sight, plus `current`: times the period.
     #[inline]
     fn usage(&self, state: &CounterState, now: u64) -> u128 {
-        u128::from(state.previous) * u128::from(state.end - now) + self.times_period(state.current)
+        (u128::from(state.previous) * u128::from(state.end - now)).saturating_add(self.times_period(state.current))
     }
 
     #[inline]
@@ -83,7 +83,7 @@ impl Algorithm for SlidingWindowCounter {
     #[inline]
     fn wait(&self, state: &CounterState, now: u64, cost: u64) -> Option<u64> {
         let state = self.at(state, now);
-        if self.usage(&state, now) + self.times_period(cost) <= self.times_period(self.limit) {
+        if self.usage(&state, now).saturating_add(self.times_period(cost)) <= self.times_period(self.limit) {
             return None;
         }
         let left = state.end - now;

@@ -90,28 +90,36 @@ impl Line {
         (self.lock_from(header), at & (SLOTS - 1))
     }
 
+    /// Locks unless it is locked.
+    #[inline(always)]
+    pub(super) fn try_lock(&self) -> Option<Guard<'_>> {
+        self.try_lock_from(self.header.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn try_lock_from(&self, header: u64) -> Option<Guard<'_>> {
+        if header & LOCKED != 0 {
+            return None;
+        }
+        let locked = self.header.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed);
+        // Not made before it is known: a guard that is dropped unlocks.
+        locked.ok().map(|header| Guard { line: self, header })
+    }
+
     #[inline(always)]
     fn lock_from(&self, header: u64) -> Guard<'_> {
-        if header & LOCKED == 0 {
-            let locked = self.header.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed);
-            if locked.is_ok() {
-                return Guard { line: self, header };
-            }
+        match self.try_lock_from(header) {
+            Some(guard) => guard,
+            None => self.lock_contended(),
         }
-        self.lock_contended()
     }
 
     #[cold]
     fn lock_contended(&self) -> Guard<'_> {
         let mut tries = 0;
         loop {
-            let header = self.header.load(Ordering::Relaxed);
-            if header & LOCKED == 0 {
-                let locked =
-                    self.header.compare_exchange_weak(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed);
-                if locked.is_ok() {
-                    return Guard { line: self, header };
-                }
+            if let Some(guard) = self.try_lock() {
+                return guard;
             }
             pause(&mut tries);
         }

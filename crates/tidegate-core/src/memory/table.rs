@@ -19,8 +19,13 @@ pub(super) const REACH: usize = 64;
 /// How long what has expired is left in its place where nobody else needs it: a key that is used all the time would
 /// otherwise be forgotten and added again all the time. In nanoseconds.
 const GRACE: u64 = 1_000_000_000;
-/// How many lines are looked through for the entry that carries least.
-const CHOICE: usize = 16;
+/// How many lines a table has at the most in which the entry that carries least is looked for in all of them.
+const SMALL: usize = 16;
+/// In a larger one: how many lines from the home of a new key on are looked through, how many in another place, and how
+/// many such places are tried.
+const NEAR: usize = 4;
+const FAR: usize = 8;
+const FAR_TRIES: u32 = 16;
 /// Of a hundred slots, how many `max_keys` fills.
 const FILL_PERCENT: u64 = 70;
 
@@ -97,7 +102,7 @@ impl Table {
     pub(super) fn new(max_keys: u64) -> Option<Self> {
         let lines_filled = max_keys.checked_mul(100)?.div_ceil(FILL_PERCENT * SLOTS as u64);
         // So few that all of them are looked through have one home: then what is dropped is the least of all there are.
-        let homes = if lines_filled <= CHOICE as u64 { 1 } else { lines_filled };
+        let homes = if lines_filled <= SMALL as u64 { 1 } else { lines_filled };
         let lines = usize::try_from(homes).ok()?.checked_add(REACH - 1)?;
         Some(Self {
             lines: allocate(lines)?,
@@ -173,9 +178,9 @@ impl Table {
 
     /// The same in every case: wherever the entry stands, if it does, and whatever becomes of it.
     #[inline(never)]
-    fn update_any<W: Work>(
-        &self,
-        line: Guard<'_>,
+    fn update_any<'a, W: Work>(
+        &'a self,
+        line: Guard<'a>,
         is_sweep_due: bool,
         place: Place,
         step: &W::Step,
@@ -211,7 +216,7 @@ impl Table {
         }
     }
 
-    fn insert(&self, mut probe: Probe<'_>, fingerprint: Fingerprint, slot: Slot, is_marked: bool, now: u64) {
+    fn insert<'a>(&'a self, mut probe: Probe<'a>, fingerprint: Fingerprint, slot: Slot, is_marked: bool, now: u64) {
         let vacancy = if self.try_reserve() {
             let place = probe.place(|line| self.vacancy_or_expired(line, now));
             if place.is_none() {
@@ -222,7 +227,7 @@ impl Table {
             None
         };
         let place = vacancy.or_else(|| {
-            self.make_room(&mut probe, now);
+            self.make_room(&mut probe, fingerprint.high, now);
             probe.place(|line| line.vacancy())
         });
         if let Some((index, at)) = place {
@@ -248,24 +253,41 @@ impl Table {
         })
     }
 
-    /// Drops the entry within reach that carries least; the one that takes its place is counted for it.
+    /// Drops an entry that carries little; the one that takes its place is counted for it.
+    ///
+    /// Of those near the home and of those in some other place the one that carries least. The other place matters: where
+    /// keys happen to stand dense their oldest is older, so that places even out, and no flood digs a hole anywhere.
     #[cold]
-    fn make_room(&self, probe: &mut Probe<'_>, now: u64) {
-        while probe.lines.len() < CHOICE && probe.lock_next() {}
-        let entries = probe.lines.iter().enumerate().flat_map(|(index, line)| {
-            line.slots().map(move |(at, slot)| {
-                let is_expired = slot.is_expired(now);
-                (!is_expired && line.is_marked(at), slot.expires_at(), index, at, is_expired)
-            })
-        });
-        let Some((_, _, index, at, is_expired)) = entries.min() else {
-            // A full table with nothing in this reach, which chance brings about once in 10^20 times: one key too many.
-            self.counts.keys.fetch_add(1, Ordering::Relaxed);
-            return;
+    fn make_room<'a>(&'a self, probe: &mut Probe<'a>, spread: u64, now: u64) {
+        let near = if self.homes == 1 { SMALL } else { NEAR };
+        while probe.lines.len() < near && probe.lock_next() {}
+        let near = probe.lines.iter().enumerate().filter_map(|(index, line)| Some((least(line, now)?, index))).min();
+        let far = (0..FAR_TRIES).find_map(|again| self.least_far_away(spread.rotate_left(again), now));
+        let rank = match (near, far) {
+            (Some((near, index)), far) if far.as_ref().is_none_or(|(far, _)| near <= *far) => {
+                self.release(&mut probe.lines[index], near.at);
+                near
+            }
+            (_, Some((far, mut line))) => {
+                self.release(&mut line, far.at);
+                far
+            }
+            // A full table with nothing in any of these places: chance does not bring that about. One key too many.
+            _ => {
+                self.counts.keys.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
         };
-        self.release(&mut probe.lines[index], at);
-        let count = if is_expired { &self.counts.expiries } else { &self.counts.evictions };
+        let count = if rank.is_expired { &self.counts.expiries } else { &self.counts.evictions };
         count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The entry that carries least in a place that `spread` chooses, and its line. Locks are taken going up, and these
+    /// may be below those that are held: nobody waits for them, and one that another holds is left out.
+    fn least_far_away(&self, spread: u64, now: u64) -> Option<(Rank, Guard<'_>)> {
+        let first = ((u128::from(spread) * u128::from(self.homes)) >> 64) as usize;
+        let lines = self.lines[first..].iter().take(FAR).filter_map(Line::try_lock);
+        lines.filter_map(|line| Some((least(&line, now)?, line))).min_by_key(|(rank, _)| *rank)
     }
 
     /// Empties a slot, and counts one key less.
@@ -302,6 +324,25 @@ impl Table {
             hardware::prefetch(next);
         }
     }
+}
+
+/// What an entry carries: one that has expired nothing, one that is being denied most, others the more the later they
+/// reset.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    is_denied: bool,
+    expires_at: u64,
+    is_expired: bool,
+    at: usize,
+}
+
+/// The entry of a line that carries least.
+fn least(line: &Guard<'_>, now: u64) -> Option<Rank> {
+    let rank = |(at, slot): (usize, Slot)| {
+        let is_expired = slot.is_expired(now);
+        Rank { is_denied: !is_expired && line.is_marked(at), expires_at: slot.expires_at(), is_expired, at }
+    };
+    line.slots().map(rank).min()
 }
 
 fn apply(line: &mut Guard<'_>, at: usize, change: &Change) {

@@ -1,0 +1,188 @@
+//! What the store does with its memory.
+
+use std::time::Duration;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::limiter::Limiter;
+
+fn limiter(policy: &str, max_keys: u64) -> (Limiter, ManualClock) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().max_keys(max_keys).clock(clock.clone()).build().unwrap();
+    (Limiter::new(store, policy.parse().unwrap()), clock)
+}
+
+fn used(limiter: &Limiter, key: &str) -> u64 {
+    let decision = limiter.check(key).cost(0).now().unwrap();
+    decision.limit() - decision.remaining()
+}
+
+const POLICIES: [&str; 9] = [
+    "10/minute",
+    "7/minute",
+    "leaky_bucket 10/minute",
+    "fixed_window 10/minute",
+    "fixed_window 10/minute anchor=first_hit",
+    "sliding_window_counter 10/minute",
+    "sliding_window_counter 10_000_000/minute",
+    "sliding_window_log 10/minute",
+    "10/minute; fixed_window 100/hour",
+];
+
+#[test]
+fn as_many_keys_as_it_says_and_not_one_more() {
+    for policy in POLICIES {
+        for max_keys in [1, 2, 10, 44, 45, 46, 64, 100, 1_000, 5_000] {
+            let (limiter, _) = limiter(policy, max_keys);
+            for key in 0..max_keys {
+                limiter.check(&format!("{key}")).cost(2).now().unwrap();
+            }
+            assert!((0..max_keys).all(|key| used(&limiter, &key.to_string()) == 2), "{policy} {max_keys}");
+            let stats = limiter.store().stats();
+            assert_eq!((stats.keys, stats.evictions), (max_keys, 0), "{policy} {max_keys}");
+            limiter.check("one more").now().unwrap();
+            let stats = limiter.store().stats();
+            assert_eq!((stats.keys, stats.evictions), (max_keys, 1), "{policy} {max_keys}");
+            assert_eq!(used(&limiter, "one more"), 1);
+        }
+    }
+}
+
+#[test]
+fn a_full_store_drops_what_resets_soonest() {
+    let (limiter, _) = limiter("100/minute", 10);
+    for key in 1..=10 {
+        // The fifth has taken least.
+        let cost = if key == 5 { 1 } else { 10 + key };
+        limiter.check(&format!("{key}")).cost(cost).now().unwrap();
+    }
+    limiter.check("new").cost(50).now().unwrap();
+    let gone: Vec<i32> = (1..=10).filter(|key| used(&limiter, &key.to_string()) == 0).collect();
+    assert_eq!(gone, [5]);
+    limiter.check("newer").cost(50).now().unwrap();
+    let gone: Vec<i32> = (1..=10).filter(|key| used(&limiter, &key.to_string()) == 0).collect();
+    assert_eq!(gone, [1, 5]);
+}
+
+/// Also where those that are denied came first and so reset first.
+#[test]
+fn who_is_being_denied_is_not_let_off() {
+    for policy in POLICIES {
+        let (limiter, clock) = limiter(policy, 1_000);
+        let capacity = limiter.policy().limits()[0].capacity();
+        let guilty: Vec<String> = (0..20).map(|number| format!("guilty {number}")).collect();
+        for key in &guilty {
+            assert!(limiter.check(key).cost(capacity).now().unwrap().is_allowed());
+        }
+        for flood in 0..100_000 {
+            clock.advance(Duration::from_micros(20));
+            limiter.check(&format!("{flood}")).now().unwrap();
+        }
+        let denied = guilty.iter().filter(|key| limiter.check(*key).cost(capacity).now().unwrap().is_denied()).count();
+        assert_eq!(denied, guilty.len(), "{policy}");
+        assert_eq!(limiter.store().stats().keys, 1_000);
+    }
+}
+
+#[test]
+fn what_has_expired_is_forgotten_a_little_at_each_check() {
+    for policy in POLICIES {
+        let (limiter, clock) = limiter(policy, 10_000);
+        for key in 0..10_000 {
+            limiter.check(&format!("{key}")).now().unwrap();
+        }
+        clock.advance(Duration::from_secs(7_200));
+        // One key that comes again and again is enough.
+        let lines = limiter.store().stats().table_bytes as u64 / 128;
+        for _ in 0..lines * 64 {
+            limiter.check("busy").cost(0).now().unwrap();
+        }
+        // Which need not have been kept at all: but then nobody would have looked after the others.
+        limiter.check("busy").now().unwrap();
+        for _ in 0..(lines + 1) * 64 {
+            limiter.check("busy").cost(0).now().unwrap();
+        }
+        let stats = limiter.store().stats();
+        assert_eq!((stats.keys, stats.evictions), (1, 0), "{policy}: {stats:?}");
+        assert_eq!(stats.expiries, 10_000, "{policy}");
+    }
+}
+
+#[test]
+fn a_reset_key_starts_afresh_and_others_do_not() {
+    for policy in POLICIES {
+        let (limiter, _) = limiter(policy, 1_000);
+        for key in 0..1_000 {
+            limiter.check(&format!("{key}")).cost(3).now().unwrap();
+        }
+        for key in (0..1_000).step_by(2) {
+            limiter.reset(&format!("{key}")).now().unwrap();
+        }
+        limiter.reset("nobody").now().unwrap();
+        for key in 0..1_000 {
+            assert_eq!(used(&limiter, &key.to_string()), if key % 2 == 0 { 0 } else { 3 }, "{policy}");
+        }
+        assert_eq!(limiter.store().stats().keys, 500);
+    }
+}
+
+#[test]
+fn a_look_a_denial_and_a_refund_of_nothing_keep_nothing() {
+    for policy in POLICIES {
+        let (limiter, _) = limiter(policy, 100);
+        limiter.check("a").cost(0).now().unwrap();
+        limiter.check("b").cost(1_000_000_000).now().unwrap();
+        limiter.refund("c", 5).now().unwrap();
+        assert_eq!(limiter.store().stats().keys, 0, "{policy}");
+    }
+}
+
+#[test]
+fn another_limit_finds_what_was_used_and_another_shape_does_not() {
+    let changes = [
+        ("10/minute", "20/minute burst=30", true),
+        ("7/minute", "10/minute", true),
+        ("10/minute", "7/minute", true),
+        ("fixed_window 10/minute", "fixed_window 90/minute", true),
+        ("sliding_window_counter 100/minute", "sliding_window_counter 10_000_000/minute", true),
+        ("sliding_window_counter 10_000_000/minute", "sliding_window_counter 100/minute", true),
+        ("sliding_window_log 10/minute", "sliding_window_log 20/minute", true),
+        ("10/minute; 100/hour", "20/minute; 90/hour", true),
+        ("10/minute", "10/hour", false),
+        ("10/minute", "gcra 10/minute", false),
+        ("fixed_window 10/minute", "fixed_window 10/minute anchor=first_hit", false),
+    ];
+    for (before, after, is_kept) in changes {
+        let (limiter, _) = limiter(before, 100);
+        limiter.check("k").cost(6).now().unwrap();
+        let changed = limiter.with_policy(after.parse().unwrap());
+        let decision = changed.check("k").cost(0).now().unwrap();
+        assert_eq!(decision.remaining() < decision.limit(), is_kept, "{before} -> {after}: {decision:?}");
+        // And back again, with something taken in between.
+        changed.check("k").now().unwrap();
+        let decision = limiter.check("k").cost(0).now().unwrap();
+        assert!(decision.remaining() <= decision.limit() - 6, "{after} -> {before}: {decision:?}");
+        assert_eq!(limiter.store().stats().keys, if is_kept { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn keys_of_any_length_and_any_bytes() {
+    let (limiter, _) = limiter("1/minute", 1_000);
+    let mut keys: Vec<Vec<u8>> = (1..=100).map(|length| vec![0; length]).collect();
+    keys.extend([vec![b'k'; 8 << 10], vec![b'k'; 1 << 20], vec![0xff, 0xfe], b"a:b".to_vec(), b"a_b".to_vec(), b"a b".to_vec()]);
+    keys.extend(["{", "}", "{}", "{a}", "\r\n", "e\u{301}", "é"].map(|text| text.as_bytes().to_vec()));
+    for key in &keys {
+        assert!(limiter.check(key).now().unwrap().is_allowed(), "{} bytes", key.len());
+        assert!(limiter.check(key).now().unwrap().is_denied(), "{} bytes", key.len());
+    }
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    assert_eq!(MemoryStore::builder().max_keys(0).build().unwrap_err(), MemoryStoreError::NoKeys);
+    for max_keys in [u64::MAX, u64::MAX / 100, 1 << 56] {
+        let error = MemoryStore::builder().max_keys(max_keys).build().unwrap_err();
+        assert_eq!(error, MemoryStoreError::OutOfMemory { max_keys });
+    }
+}

@@ -1,0 +1,145 @@
+//! The laws of a decision, by trial, and a naive reference, on random requests of every algorithm.
+#![allow(missing_docs)]
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tidegate_core::{Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Outcome, Policy, Record, Timestamp};
+use tidegate_testkit::{Act, Answer, reference::Reference, walk::{self, Walk}};
+
+const STEPS: usize = 100_000;
+const STEPS_A_WALK: usize = 100;
+
+/// Runs random walks of policies that `draw` makes; `on_step` sees the record as it is after each step.
+fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy, mut on_step: impl FnMut(&Policy, &Record, u64, Act, Decision)) {
+    let mut random = Rng::with_seed(seed);
+    for _ in 0..STEPS / STEPS_A_WALK {
+        let policy = draw(&mut random);
+        let mut walk = Walk::new(&mut random, &policy);
+        walk.steps_back = steps_back;
+        let (mut record, mut reference) = (Record::default(), Reference::new(&policy));
+        let (limiter, clock) = memory(&policy);
+        for _ in 0..STEPS_A_WALK {
+            let (at_ns, act) = walk.next();
+            let decision = step(&policy, &mut record, at_ns, act);
+            let expected = reference.act(at_ns, "k", act);
+            assert_eq!(Answer::of(&decision, 1), expected, "{policy}: {act:?} at {at_ns}");
+            clock.set(Timestamp::from_nanos(at_ns));
+            let in_memory = match act {
+                Act::Check(cost) => limiter.check("k").cost(cost).now().unwrap(),
+                Act::Refund(cost) => limiter.refund("k", cost).now().unwrap(),
+            };
+            assert_eq!(in_memory, decision, "{policy}: {act:?} at {at_ns}");
+            on_step(&policy, &record, at_ns, act, decision);
+            walk.learn(expected);
+        }
+    }
+}
+
+fn memory(policy: &Policy) -> (Limiter, ManualClock) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().max_keys(10).clock(clock.clone()).build().unwrap();
+    (Limiter::new(store, policy.clone()), clock)
+}
+
+fn step(policy: &Policy, record: &mut Record, at_ns: u64, act: Act) -> Decision {
+    match act {
+        Act::Check(cost) => policy.decide(record, Timestamp::from_nanos(at_ns), cost),
+        Act::Refund(cost) => policy.refund(record, Timestamp::from_nanos(at_ns), cost),
+    }
+}
+
+/// What would become of a request after a wait, if nothing else came.
+fn would_pass(policy: &Policy, record: &Record, at_ns: u64, wait: Duration, cost: Cost) -> bool {
+    let at = Timestamp::from_nanos(at_ns).saturating_add(wait);
+    policy.decide(&mut record.clone(), at, cost).is_allowed()
+}
+
+const TICK: Duration = Duration::from_nanos(1);
+
+fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: Decision) {
+    let context = || format!("{policy}: {act:?} at {at_ns}: {decision:?}");
+    let cost = match act {
+        Act::Check(cost) => cost,
+        Act::Refund(_) => Cost::ZERO,
+    };
+    if let Outcome::Denied { retry_after } = decision.outcome() {
+        assert!(would_pass(policy, record, at_ns, retry_after, cost), "{}", context());
+        assert!(!would_pass(policy, record, at_ns, retry_after - TICK, cost), "{}", context());
+    }
+    if let [limit] = policy.limits() {
+        exactly_remaining_pass(policy, record, at_ns, decision.remaining(), &context);
+        let whole = Cost::try_from(limit.capacity()).unwrap();
+        assert!(would_pass(policy, record, at_ns, decision.reset_after(), whole), "{}", context());
+        if decision.reset_after() > Duration::ZERO {
+            assert!(!would_pass(policy, record, at_ns, decision.reset_after() - TICK, whole), "{}", context());
+        }
+    } else if decision.is_allowed() {
+        exactly_remaining_pass(policy, record, at_ns, decision.remaining(), &context);
+    }
+}
+
+/// One by one if they are few; many in one of the same cost.
+fn exactly_remaining_pass(policy: &Policy, record: &Record, at_ns: u64, remaining: u64, context: &dyn Fn() -> String) {
+    let (mut record, now) = (record.clone(), Timestamp::from_nanos(at_ns));
+    let (singles, at_once) = if remaining <= 30 { (remaining, 0) } else { (1, remaining - 1) };
+    assert!(policy.decide(&mut record, now, Cost::try_from(at_once).unwrap()).is_allowed() || at_once == 0, "{}", context());
+    for _ in 0..singles {
+        assert!(policy.decide(&mut record, now, Cost::ONE).is_allowed(), "{}", context());
+    }
+    assert!(policy.decide(&mut record, now, Cost::ONE).is_denied(), "{}", context());
+}
+
+fn one_limit(algorithm: Algorithm) -> impl FnMut(&mut Rng) -> Policy {
+    move |random| Policy::new([walk::limit(random, algorithm)]).unwrap()
+}
+
+#[test]
+fn fixed_window() {
+    walks(1, false, one_limit(Algorithm::FixedWindow), laws_hold);
+}
+
+#[test]
+fn sliding_window_log() {
+    walks(2, false, one_limit(Algorithm::SlidingWindowLog), laws_hold);
+}
+
+#[test]
+fn sliding_window_counter() {
+    walks(3, false, one_limit(Algorithm::SlidingWindowCounter), laws_hold);
+}
+
+#[test]
+fn token_bucket() {
+    walks(4, false, one_limit(Algorithm::TokenBucket), laws_hold);
+}
+
+#[test]
+fn leaky_bucket() {
+    walks(5, false, one_limit(Algorithm::LeakyBucket), laws_hold);
+}
+
+#[test]
+fn gcra() {
+    walks(6, false, one_limit(Algorithm::Gcra), laws_hold);
+}
+
+fn several(random: &mut Rng) -> Policy {
+    let limits: Vec<Limit> = (0..random.usize(2..5))
+        .map(|_| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)]))
+        .collect();
+    Policy::new(limits).unwrap()
+}
+
+#[test]
+fn several_limits() {
+    walks(7, false, several, laws_hold);
+}
+
+#[test]
+fn a_clock_that_steps_back() {
+    for (seed, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+        walks(10 + seed as u64, true, one_limit(algorithm), laws_hold);
+    }
+    walks(20, true, several, laws_hold);
+}
