@@ -1,5 +1,68 @@
-//! The processor's own means: its time stamp counter and its prefetch. All `unsafe` of Tidegate is in this file.
+//! What the language has no safe words for: the processor's time stamp counter, its prefetch and its AES, and memory
+//! that is not touched before it is used. All `unsafe` of Tidegate is in this file.
 #![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use bytemuck::Zeroable;
+
+/// A slice of zeroes whose pages the system hands out as they are first used, however the items are aligned. (A vector of
+/// items that are aligned to more than the allocator does by itself is written over from end to end when it is made.)
+pub(crate) struct Zeroes<T> {
+    allocated: NonNull<u8>,
+    layout: Layout,
+    items: NonNull<T>,
+    length: usize,
+}
+
+impl<T: Zeroable> Zeroes<T> {
+    /// What every allocator aligns to by itself.
+    const ALIGNED_ANYWAY: usize = 16;
+
+    /// `None` if there is not the memory.
+    pub(crate) fn new(length: usize) -> Option<Self> {
+        const { assert!(size_of::<T>() > 0 && !std::mem::needs_drop::<T>()) };
+        let bytes = size_of::<T>().checked_mul(length)?.checked_add(align_of::<T>())?;
+        let layout = Layout::from_size_align(bytes, Self::ALIGNED_ANYWAY).ok()?;
+        // SAFETY: the layout's size is not zero, since it has room for an alignment, which is at least 1.
+        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let padding = allocated.as_ptr().align_offset(align_of::<T>());
+        if padding > align_of::<T>() {
+            // SAFETY: allocated just now, with this layout. (An offset that cannot be told is none that we can use.)
+            unsafe { dealloc(allocated.as_ptr(), layout) };
+            return None;
+        }
+        // SAFETY: the padding is at most an alignment, which the allocation has beyond the items: within its bounds.
+        let items = unsafe { allocated.add(padding) }.cast::<T>();
+        Some(Self { allocated, layout, items, length })
+    }
+}
+
+impl<T> Deref for Zeroes<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `items` is aligned, and `length` items from there on are within the allocation, which lives as long as
+        // `self`. They were zeroed, and zeroes are a value of `T`: only `new` makes one of these, for `T: Zeroable`.
+        // Nobody else has the allocation, and we only ever hand out shared references into it.
+        unsafe { std::slice::from_raw_parts(self.items.as_ptr(), self.length) }
+    }
+}
+
+impl<T> Drop for Zeroes<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and freed only here. `T` has nothing to drop, as `new` asserts.
+        unsafe { dealloc(self.allocated.as_ptr(), self.layout) };
+    }
+}
+
+// SAFETY: it owns its items as a boxed slice would, so it may go where these may.
+unsafe impl<T: Send> Send for Zeroes<T> {}
+// SAFETY: as above; all that it hands out are shared references to its items.
+unsafe impl<T: Sync> Sync for Zeroes<T> {}
 
 /// The time stamp counter, where it counts at one rate through every state of power and is the same on every core.
 #[cfg(target_arch = "x86_64")]

@@ -1,1 +1,7 @@
-pub use tidegate_core::*;
+#![doc = include_str!("../README.md")]
+
+pub use tidegate_core::{
+    Algorithm, Anchor, Check, CheckError, CheckMany, Clock, Cost, CostError, Decision, EmptyKey, Key, Limit, Limiter,
+    ManualClock, MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Outcome, Plan, Policy, PolicyError,
+    Rate, Record, Refund, Reset, Store, StoreError, Timestamp,
+};

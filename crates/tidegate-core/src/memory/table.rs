@@ -29,8 +29,14 @@ const FAR_TRIES: u32 = 16;
 /// Of a hundred slots, how many `max_keys` fills.
 const FILL_PERCENT: u64 = 70;
 
+/// Not touched before they are used. (Loom's atomics are not made of zeroes.)
+#[cfg(not(loom))]
+type Lines = hardware::Zeroes<Line>;
+#[cfg(loom)]
+type Lines = Box<[Line]>;
+
 pub(super) struct Table {
-    lines: Box<[Line]>,
+    lines: Lines,
     /// Lines that can be a home. Those after them only take what overflows.
     homes: u64,
     max_keys: u64,
@@ -356,13 +362,12 @@ fn apply(line: &mut Guard<'_>, at: usize, change: &Change) {
 }
 
 #[cfg(not(loom))]
-fn allocate(lines: usize) -> Option<Box<[Line]>> {
-    // Zeroed by the system, page by page as they are first used.
-    bytemuck::try_zeroed_slice_box(lines).ok()
+fn allocate(lines: usize) -> Option<Lines> {
+    Lines::new(lines)
 }
 
 #[cfg(loom)]
-fn allocate(lines: usize) -> Option<Box<[Line]>> {
+fn allocate(lines: usize) -> Option<Lines> {
     Some((0..lines).map(|_| Line::new()).collect())
 }
 

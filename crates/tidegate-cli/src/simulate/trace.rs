@@ -1,0 +1,141 @@
+//! A line of a trace.
+
+use std::borrow::Cow;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use tidegate::{Cost, Timestamp};
+
+/// One line of a trace, read and checked.
+#[derive(Debug)]
+pub(super) struct Step<'a> {
+    pub(super) at_us: u64,
+    pub(super) at: Timestamp,
+    pub(super) key: Cow<'a, str>,
+    pub(super) act: Act,
+}
+
+/// What a line does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Check(Cost),
+    Refund(Cost),
+}
+
+/// The fields of a line. Those of an answer may stand in it too, so that the output of one simulation is the input of
+/// another; any other is a mistake, which would go unseen if it were passed over.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line<'a> {
+    at_us: u64,
+    #[serde(borrow)]
+    key: Cow<'a, str>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    cost: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    refund: Option<&'a RawValue>,
+    #[serde(rename = "allowed")]
+    _allowed: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "limit")]
+    _limit: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "remaining")]
+    _remaining: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "retry_after_us")]
+    _retry_after_us: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "reset_after_us")]
+    _reset_after_us: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "delay_us")]
+    _delay_us: Option<serde::de::IgnoredAny>,
+}
+
+/// A field that is there, whatever stands in it: null is not the same as nothing.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl<'a> Step<'a> {
+    pub(super) fn read(line: &'a [u8]) -> anyhow::Result<Self> {
+        // To the deserializer a list of values in the right order would do as well.
+        if line.first() != Some(&b'{') {
+            bail!(r#"expected a JSON object such as {{"at_us": 1700000000000000, "key": "a"}}"#);
+        }
+        let line: Line<'a> = serde_json::from_slice(line).map_err(|error| anyhow::anyhow!(in_line(&error)))?;
+        let at = Timestamp::from_micros(line.at_us).context("at_us is past the year 2554")?;
+        let number = |text: &RawValue| text.get().parse::<Cost>();
+        let act = match (line.cost, line.refund) {
+            (None, None) => Act::Check(Cost::ONE),
+            (Some(cost), None) => Act::Check(number(cost).with_context(|| format!("cost {}", shown(cost)))?),
+            (None, Some(cost)) => Act::Refund(number(cost).with_context(|| format!("refund {}", shown(cost)))?),
+            (Some(_), Some(_)) => bail!("both cost and refund: expected one of them"),
+        };
+        Ok(Self { at_us: line.at_us, at, key: line.key, act })
+    }
+}
+
+/// The parser's message, with the column alone: to it there is only one line.
+fn in_line(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let what = message.split(" at line ").next().unwrap_or(&message);
+    if error.column() == 0 { what.to_owned() } else { format!("{what} (column {})", error.column()) }
+}
+
+fn shown(value: &RawValue) -> String {
+    value.get().chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> anyhow::Result<Step<'_>> {
+        Step::read(line.as_bytes())
+    }
+
+    #[test]
+    fn good_lines() {
+        let cost = |text: &str| text.parse::<Cost>().unwrap();
+        let cases = [
+            (r#"{"at_us": 5, "key": "a"}"#, Act::Check(Cost::ONE)),
+            (r#"{"at_us":5,"key":"a","cost":2.5}"#, Act::Check(cost("2.5"))),
+            (r#"{"key":"a","cost":0,"at_us":5}"#, Act::Check(Cost::ZERO)),
+            (r#"{"at_us":5,"key":"a","refund":0.001}"#, Act::Refund(cost("0.001"))),
+            (r#"{"at_us":5,"key":"a","cost":1,"allowed":true,"retry_after_us":null}"#, Act::Check(Cost::ONE)),
+        ];
+        for (line, act) in cases {
+            let step = read(line).unwrap();
+            assert_eq!((step.at_us, &*step.key, step.act), (5, "a", act), "{line}");
+        }
+        assert_eq!(read(r#"{"at_us":5,"key":"\u00e9\n"}"#).unwrap().key, "é\n");
+    }
+
+    #[test]
+    fn bad_lines_say_what_is_wrong() {
+        let cases = [
+            ("", "expected a JSON object"),
+            ("nonsense", "expected a JSON object"),
+            (r#"[5,"a",null,null,null,null,null,null,null,null]"#, "expected a JSON object"),
+            ("{", "EOF"),
+            ("{}", "missing field `at_us`"),
+            (r#"{"at_us":5}"#, "missing field `key`"),
+            (r#"{"at_us":-5,"key":"a"}"#, "expected u64"),
+            (r#"{"at_us":5.5,"key":"a"}"#, "expected u64"),
+            (r#"{"at_us":"5","key":"a"}"#, "expected u64"),
+            (r#"{"at_us":18446744073709551615,"key":"a"}"#, "2554"),
+            (r#"{"at_us":5,"key":7}"#, "expected"),
+            (r#"{"at_us":5,"key":"a","cots":1}"#, "unknown field `cots`"),
+            (r#"{"at_us":5,"key":"a","cost":1,"cost":2}"#, "duplicate field"),
+            (r#"{"at_us":5,"key":"a","cost":1,"refund":1}"#, "both"),
+            (r#"{"at_us":5,"key":"a"} x"#, "trailing"),
+        ];
+        for (line, says) in cases {
+            let error = format!("{:#}", read(line).unwrap_err());
+            assert!(error.contains(says), "{line}: {error}");
+        }
+        for cost in ["-1", "0.0005", "1e3", "1e400", "1000000001", "null", "true", "\"1\"", "[]", "{}", "1.00000000000000000001"] {
+            let line = format!(r#"{{"at_us":5,"key":"a","cost":{cost}}}"#);
+            assert!(format!("{:#}", read(&line).unwrap_err()).contains("a cost"), "{cost}");
+        }
+        assert!(Step::read(b"{\"at_us\":5,\"key\":\"\xff\"}").is_err());
+    }
+}
