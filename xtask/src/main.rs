@@ -1,1 +1,75 @@
-fn main() {}
+//! What is done with this repository, in one place: `cargo xtask test`, `cargo xtask bench`.
+
+mod tools;
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use clap::{Parser, Subcommand};
+
+/// What is done with this repository
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what the tests need and run every test there is
+    Test,
+    /// Check the format, the lints and the documentation
+    Lint,
+    /// Measure against peers in the same run: `cargo xtask bench memory`
+    Bench {
+        /// What to measure, and its options: `memory`, `memory --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().task {
+        Task::Test => test(),
+        Task::Lint => lint(),
+        Task::Bench { arguments } => bench(&arguments),
+    }
+}
+
+fn test() -> anyhow::Result<()> {
+    tools::ensure()?;
+    cargo(&["test", "--workspace", "--all-targets", "--locked"], &[])?;
+    cargo(&["test", "--workspace", "--doc", "--locked"], &[])?;
+    // What is lock-free, in every order that threads can take it. In a folder of its own, so that going to and fro does
+    // not build everything anew.
+    let loom =
+        ["test", "--release", "--locked", "--package", "tidegate-core", "--lib", "--target-dir", "target/loom", "loom"];
+    cargo(&loom, &[("RUSTFLAGS", "--cfg loom")])
+}
+
+fn lint() -> anyhow::Result<()> {
+    cargo(&["fmt", "--all", "--check"], &[])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"], &[])?;
+    cargo(&["doc", "--workspace", "--no-deps", "--locked"], &[("RUSTDOCFLAGS", "--deny warnings")])
+}
+
+fn bench(arguments: &[String]) -> anyhow::Result<()> {
+    let mut command = vec!["run", "--quiet", "--profile", "bench", "--locked", "--package", "tidegate-bench", "--"];
+    command.extend(arguments.iter().map(String::as_str));
+    cargo(&command, &[])
+}
+
+/// Runs cargo in the repository, and shows how.
+fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
+    let shown: Vec<String> = environment.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
+    eprintln!("> {}cargo {}", shown.concat(), arguments.join(" "));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the repository")?;
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(program).args(arguments).envs(environment.iter().copied()).current_dir(root).status()?;
+    if !status.success() {
+        bail!("cargo {} failed", arguments.join(" "));
+    }
+    Ok(())
+}

@@ -51,7 +51,17 @@ mod tests {
         assert_eq!("memory://".parse::<StoreUrl>().unwrap(), memory(1_000_000));
         assert_eq!("memory:///".parse::<StoreUrl>().unwrap(), memory(1_000_000));
         assert_eq!("memory://?max_keys=20_000_000".parse::<StoreUrl>().unwrap(), memory(20_000_000));
-        let bad = ["", "memory", "memory:/", "mem://", "redis://localhost/", "memory://host", "memory://?max_keys=", "memory://?keys=1", "memory://?max_keys=-1"];
+        let bad = [
+            "",
+            "memory",
+            "memory:/",
+            "mem://",
+            "redis://localhost/",
+            "memory://host",
+            "memory://?max_keys=",
+            "memory://?keys=1",
+            "memory://?max_keys=-1",
+        ];
         for url in bad {
             assert!(url.parse::<StoreUrl>().is_err(), "{url:?}");
         }

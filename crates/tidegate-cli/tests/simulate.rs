@@ -1,5 +1,5 @@
 //! `tidegate simulate` as a user runs it: the real program, real files and pipes, a real terminal.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,10 @@ fn input_of(step: &Value) -> Value {
 
 #[test]
 fn cost_is_one_where_none_is_given_and_fields_come_in_order() {
-    let output = simulate(&["-p", "2/s", "-t", "-"], "{\"key\": \"a\", \"at_us\": 1}\n\n  \n{\"at_us\": 1, \"key\": \"a\", \"refund\": 0.5}\n");
+    let output = simulate(
+        &["-p", "2/s", "-t", "-"],
+        "{\"key\": \"a\", \"at_us\": 1}\n\n  \n{\"at_us\": 1, \"key\": \"a\", \"refund\": 0.5}\n",
+    );
     assert_eq!(
         stdout(&output),
         concat!(
@@ -116,7 +119,9 @@ fn bad_arguments_say_what_was_expected() {
     assert!(complaint(&simulate(&["-p", "1/s", "-t", "/nowhere/trace"], "")).contains("/nowhere/trace"));
     assert!(complaint(&simulate(&["-p", "1/s", "-t", "/"], "")).contains("folder"));
     assert!(complaint(&simulate(&["-p", "1/s", "-t", "-", "--store", "redis://x"], "")).contains("memory://"));
-    assert!(complaint(&simulate(&["-p", "1/s", "-t", "-", "--store", "memory://?max_keys=0"], "")).contains("at least 1"));
+    assert!(
+        complaint(&simulate(&["-p", "1/s", "-t", "-", "--store", "memory://?max_keys=0"], "")).contains("at least 1")
+    );
     assert!(complaint(&simulate(&["-t", "-"], "")).contains("--policy"));
     assert!(complaint(&simulate(&["-p", "1/s", "-t", "-", "-o", "xml"], "")).contains("jsonl"));
 }
@@ -124,7 +129,8 @@ fn bad_arguments_say_what_was_expected() {
 #[test]
 fn the_table_sums_up() {
     let trace = sample();
-    let output = simulate(&["-p", "token_bucket 100/minute", "-t", trace.to_str().unwrap(), "-o", "table", "--top", "2"], "");
+    let output =
+        simulate(&["-p", "token_bucket 100/minute", "-t", trace.to_str().unwrap(), "-o", "table", "--top", "2"], "");
     let table = stdout(&output);
     for expected in [
         "policy    token_bucket 100/minute",

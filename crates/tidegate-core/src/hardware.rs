@@ -10,6 +10,7 @@ use bytemuck::Zeroable;
 
 /// A slice of zeroes whose pages the system hands out as they are first used, however the items are aligned. (A vector of
 /// items that are aligned to more than the allocator does by itself is written over from end to end when it is made.)
+#[cfg_attr(loom, allow(dead_code))]
 pub(crate) struct Zeroes<T> {
     allocated: NonNull<u8>,
     layout: Layout,
@@ -17,6 +18,7 @@ pub(crate) struct Zeroes<T> {
     length: usize,
 }
 
+#[cfg_attr(loom, allow(dead_code))]
 impl<T: Zeroable> Zeroes<T> {
     /// What every allocator aligns to by itself.
     const ALIGNED_ANYWAY: usize = 16;
@@ -64,7 +66,7 @@ unsafe impl<T: Send> Send for Zeroes<T> {}
 // SAFETY: as above; all that it hands out are shared references to its items.
 unsafe impl<T: Sync> Sync for Zeroes<T> {}
 
-/// The time stamp counter, where it counts at one rate through every state of power and is the same on every core.
+/// Whether the time stamp counter counts at one rate through every state of power.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_steady_counter() -> bool {
     use core::arch::x86_64::__cpuid;
@@ -115,7 +117,7 @@ pub(crate) fn prefetch<T>(line: &T) {
 }
 
 /// The processor's AES: a keyed permutation of 16 bytes that nobody without the key can tell from a random one.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct BlockCipher {
     #[cfg(target_arch = "x86_64")]
     round_keys: [core::arch::x86_64::__m128i; Self::KEYS],

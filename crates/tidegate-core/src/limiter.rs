@@ -56,11 +56,11 @@ impl Limiter<MemoryStore> {
     /// [`MemoryStore::builder`] and [`Limiter::new`] make others.
     ///
     /// # Panics
-    /// If the system has not the 40 MB of address space to reserve.
+    /// If the system has not the 46 MB of address space to reserve.
     #[must_use]
     #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
     pub fn memory(policy: Policy) -> Self {
-        Self::new(MemoryStore::builder().build().expect("40 MB of address space"), policy)
+        Self::new(MemoryStore::builder().build().expect("46 MB of address space"), policy)
     }
 }
 
@@ -76,8 +76,11 @@ impl<S: Store> Limiter<S> {
         Self { shared: Arc::new(Shared { store, plan, policy }) }
     }
 
-    /// Another policy on the same store. Where only limits or bursts differ, what was used counts on; where an
+    /// The same limiter under a changed policy. Where only limits or bursts differ, what was used counts on; where an
     /// algorithm, an anchor or a period does, keys start afresh.
+    ///
+    /// It is not a second limiter beside this one: the two count together. Limits that are to count apart need a store
+    /// each, or keys that differ.
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         Self::on(Arc::clone(&self.shared.store), policy)

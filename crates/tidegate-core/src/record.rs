@@ -28,10 +28,6 @@ impl Record {
         Self { states: vec![state] }
     }
 
-    pub(crate) fn first(&self) -> Option<&StepState> {
-        self.states.first()
-    }
-
     /// The states of a policy's limits: as many as it has.
     pub(crate) fn states(&mut self, limits: &[Step]) -> &mut [StepState] {
         self.states.resize_with(limits.len(), StepState::default);

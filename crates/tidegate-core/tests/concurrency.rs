@@ -1,5 +1,5 @@
 //! Many threads on few keys: exactly the limit is admitted.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};

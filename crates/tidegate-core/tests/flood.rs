@@ -1,5 +1,5 @@
 //! Twenty million keys on a store for one million.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use tidegate_core::{Cost, Limiter};
 
@@ -24,7 +24,8 @@ fn memory_stays_within_its_bound_and_who_was_denied_still_is() {
     }
     let mut decisions = Vec::new();
     for batch in 0..20_000_000 / 1_000 {
-        let keys: Vec<(String, Cost)> = (0..1_000).map(|key| (format!("flood:{}", batch * 1_000 + key), Cost::ONE)).collect();
+        let keys: Vec<(String, Cost)> =
+            (0..1_000).map(|key| (format!("flood:{}", batch * 1_000 + key), Cost::ONE)).collect();
         decisions.clear();
         limiter.check_many(&keys).now_into(&mut decisions).unwrap();
     }

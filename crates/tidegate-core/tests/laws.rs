@@ -1,17 +1,28 @@
 //! The laws of a decision, by trial, and a naive reference, on random requests of every algorithm.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
 
 use fastrand::Rng;
-use tidegate_core::{Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Outcome, Policy, Record, Timestamp};
-use tidegate_testkit::{Act, Answer, reference::Reference, walk::{self, Walk}};
+use tidegate_core::{
+    Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Outcome, Policy, Record, Timestamp,
+};
+use tidegate_testkit::{
+    Act, Answer,
+    reference::Reference,
+    walk::{self, Walk},
+};
 
 const STEPS: usize = 100_000;
 const STEPS_A_WALK: usize = 100;
 
 /// Runs random walks of policies that `draw` makes; `on_step` sees the record as it is after each step.
-fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy, mut on_step: impl FnMut(&Policy, &Record, u64, Act, Decision)) {
+fn walks(
+    seed: u64,
+    steps_back: bool,
+    mut draw: impl FnMut(&mut Rng) -> Policy,
+    mut on_step: impl FnMut(&Policy, &Record, u64, Act, Decision),
+) {
     let mut random = Rng::with_seed(seed);
     for _ in 0..STEPS / STEPS_A_WALK {
         let policy = draw(&mut random);
@@ -20,7 +31,7 @@ fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy, 
         let (mut record, mut reference) = (Record::default(), Reference::new(&policy));
         let (limiter, clock) = memory(&policy);
         for _ in 0..STEPS_A_WALK {
-            let (at_ns, act) = walk.next();
+            let (at_ns, act) = walk.next_step();
             let decision = step(&policy, &mut record, at_ns, act);
             let expected = reference.act(at_ns, "k", act);
             assert_eq!(Answer::of(&decision, 1), expected, "{policy}: {act:?} at {at_ns}");
@@ -83,7 +94,11 @@ fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: D
 fn exactly_remaining_pass(policy: &Policy, record: &Record, at_ns: u64, remaining: u64, context: &dyn Fn() -> String) {
     let (mut record, now) = (record.clone(), Timestamp::from_nanos(at_ns));
     let (singles, at_once) = if remaining <= 30 { (remaining, 0) } else { (1, remaining - 1) };
-    assert!(policy.decide(&mut record, now, Cost::try_from(at_once).unwrap()).is_allowed() || at_once == 0, "{}", context());
+    assert!(
+        policy.decide(&mut record, now, Cost::try_from(at_once).unwrap()).is_allowed() || at_once == 0,
+        "{}",
+        context()
+    );
     for _ in 0..singles {
         assert!(policy.decide(&mut record, now, Cost::ONE).is_allowed(), "{}", context());
     }
@@ -125,9 +140,8 @@ fn gcra() {
 }
 
 fn several(random: &mut Rng) -> Policy {
-    let limits: Vec<Limit> = (0..random.usize(2..5))
-        .map(|_| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)]))
-        .collect();
+    let limits: Vec<Limit> =
+        (0..random.usize(2..5)).map(|_| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)])).collect();
     Policy::new(limits).unwrap()
 }
 

@@ -1,5 +1,5 @@
 //! Every vector, through every way there is into the library.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
 

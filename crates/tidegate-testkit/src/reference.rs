@@ -195,7 +195,8 @@ impl Rule {
     }
 
     fn wait_for(&self, usage: &Usage, now: i128, cost: i128) -> Option<i128> {
-        (cost <= self.capacity).then(|| smallest(self.horizon(), |wait| self.fits(usage, now + wait, cost)))
+        (cost <= self.capacity)
+            .then(|| smallest(self.horizon(), |wait| self.fits(usage, now + wait, cost)))
             .map(|wait| if self.fits(usage, now, cost) { -1 } else { wait })
     }
 

@@ -65,7 +65,7 @@ impl Walk {
     }
 
     /// When to do what.
-    pub fn next(&mut self) -> (u64, Act) {
+    pub fn next_step(&mut self) -> (u64, Act) {
         self.step_time();
         let cost = self.cost();
         let act = if self.random.u8(0..8) == 0 { Act::Refund(cost) } else { Act::Check(cost) };

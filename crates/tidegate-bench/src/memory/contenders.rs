@@ -131,7 +131,8 @@ impl Contender for TidegateBatch<'_> {
     }
 }
 
-type Governor<K, H> = RateLimiter<K, DashMapStateStore<K, H>, DefaultClock, NoOpMiddleware<governor::clock::QuantaInstant>>;
+type Governor<K, H> =
+    RateLimiter<K, DashMapStateStore<K, H>, DefaultClock, NoOpMiddleware<governor::clock::QuantaInstant>>;
 
 /// governor as it is most used: String keys, its own DashMap and clock; the key is copied into a buffer that is reused.
 pub(super) struct GovernorDashMap(pub(super) Governor<String, std::hash::RandomState>);

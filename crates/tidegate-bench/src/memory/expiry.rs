@@ -25,7 +25,9 @@ pub(super) fn measure() {
     let expired_before = long.store().stats().expiries;
     let busy = run(&long, Duration::from_secs(5));
     let expired = long.store().stats().expiries - expired_before;
-    println!("\nA8: 5M keys, {expired} of which expired meanwhile. Bars: slowest check 1 ms; slowest 100 ms 0.5 of the median.\n");
+    println!(
+        "\nA8: 5M keys, {expired} of which expired meanwhile. Bars: slowest check 1 ms; slowest 100 ms 0.5 of the median.\n"
+    );
     println!("| while | slowest check | 99.99 % of checks below | slowest 100 ms / median |\n|---|---:|---:|---:|");
     for (name, figures) in [("nothing expires", quiet), ("a million expire", busy)] {
         let spread = Spread::of(&figures.rates);

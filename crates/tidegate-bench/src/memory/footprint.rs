@@ -9,10 +9,13 @@ use super::contenders::{Contender, GovernorDashMap, GovernorTuned, Tidegate};
 const KEYS: [u64; 2] = [1_000_000, 5_000_000];
 
 pub(super) fn measure() -> anyhow::Result<()> {
-    println!("\nA6: bytes a key (resident memory, a fresh process each; every key holds a live limit). Bar: 48 at 5M.\n");
+    println!(
+        "\nA6: bytes a key (resident memory, a fresh process each; every key holds a live limit). Bar: 48 at 5M.\n"
+    );
     println!("| contender | 1M | 5M |\n|---|---:|---:|");
     for contender in ["tidegate", "governor", "governor-tuned"] {
-        let figures: Vec<String> = KEYS.iter().map(|keys| in_own_process(contender, *keys)).collect::<Result<_, _>>()?;
+        let figures: Vec<String> =
+            KEYS.iter().map(|keys| in_own_process(contender, *keys)).collect::<Result<_, _>>()?;
         println!("| {contender} | {} |", figures.join(" | "));
     }
     Ok(())

@@ -76,7 +76,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn measure_row(row: &Row, options: &Options) {
-    let streams: Vec<Stream> = (0..row.threads).map(|index| Stream::draw(row.draw, row.keys, 42 + index as u64)).collect();
+    let streams: Vec<Stream> =
+        (0..row.threads).map(|index| Stream::draw(row.draw, row.keys, 42 + index as u64)).collect();
     let tidegate = Tidegate::new(row.keys.max(MILLION));
     let (governor, tuned, batch) = (GovernorDashMap::new(), GovernorTuned::new(), TidegateBatch(&tidegate));
     let contenders: [&dyn Contender; 5] = [&governor, &tidegate, &batch, &tuned, &Harness];
@@ -96,7 +97,8 @@ fn measure_row(row: &Row, options: &Options) {
             _ => None,
         };
         let (rate, ratio) = (Spread::of(figure), Spread::of_ratios(figure, &figures[0]));
-        let verdict = bar.map_or(String::new(), |bar| format!("{bar:.1}{}", if ratio.median >= bar { "" } else { " missed" }));
+        let verdict =
+            bar.map_or(String::new(), |bar| format!("{bar:.1}{}", if ratio.median >= bar { "" } else { " missed" }));
         let ns = 1e3 * row.threads as f64 / rate.median;
         println!("| {} | {} | {rate} | {ns:.0} | {ratio} | {verdict} |", row.name, contender.name());
     }

@@ -59,7 +59,7 @@ pub(super) fn key(number: u64) -> String {
 
 /// So that popular keys are not the ones that were filled in first.
 fn scattered(rank: u64, keys: u64) -> u64 {
-    (u128::from(rank.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * u128::from(keys) >> 64) as u64
+    ((u128::from(rank.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * u128::from(keys)) >> 64) as u64
 }
 
 struct Zipf {

@@ -34,7 +34,7 @@ struct Number(Cost);
 impl Serialize for Number {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let thousandths = self.0.thousandths();
-        if thousandths % 1_000 == 0 {
+        if thousandths.is_multiple_of(1_000) {
             return serializer.serialize_u64(thousandths / 1_000);
         }
         // A double holds 15 digits; a cost has at most 13.

@@ -56,7 +56,7 @@ impl Input {
                 return Ok(None);
             }
             self.bytes += read;
-            if self.number % LINES_A_TICK == 0 {
+            if self.number.is_multiple_of(LINES_A_TICK) {
                 self.progress.set_position(self.bytes);
                 self.progress.set_message(format!("{} lines", self.number));
             }

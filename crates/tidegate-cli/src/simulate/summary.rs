@@ -83,7 +83,8 @@ impl Summary {
 
     fn write_totals(&self, text: &mut String, policy: &Policy) -> std::fmt::Result {
         let Counts { requests, denied, longest_wait } = self.total;
-        let span = Duration::from_micros(self.last_at_us - self.first_at_us.unwrap_or(self.last_at_us).min(self.last_at_us));
+        let span =
+            Duration::from_micros(self.last_at_us - self.first_at_us.unwrap_or(self.last_at_us).min(self.last_at_us));
         writeln!(text, "policy    {policy}")?;
         write!(text, "trace     {} in {}", plural(requests, "request"), short(span))?;
         match self.refunds {
@@ -114,7 +115,8 @@ impl Summary {
         for (key, counts) in busiest {
             let wait = if counts.denied == 0 { "-".to_owned() } else { short(counts.longest_wait) };
             let figures = [counts.requests, counts.requests - counts.denied, counts.denied].map(|n| n.to_string());
-            let cells = figures.into_iter().chain([wait]).map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
+            let cells =
+                figures.into_iter().chain([wait]).map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
             table.add_row(std::iter::once(Cell::new(printable(key))).chain(cells));
         }
         writeln!(text)?;
@@ -125,7 +127,11 @@ impl Summary {
             writeln!(text, " … and {left_out} more keys (--top N shows more)")?;
         }
         if self.let_go > 0 {
-            writeln!(text, " Too many keys to count each: one with up to {} requests more may be missing.", self.let_go)?;
+            writeln!(
+                text,
+                " Too many keys to count each: one with up to {} requests more may be missing.",
+                self.let_go
+            )?;
         }
         Ok(())
     }

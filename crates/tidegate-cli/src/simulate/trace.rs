@@ -132,7 +132,19 @@ mod tests {
             let error = format!("{:#}", read(line).unwrap_err());
             assert!(error.contains(says), "{line}: {error}");
         }
-        for cost in ["-1", "0.0005", "1e3", "1e400", "1000000001", "null", "true", "\"1\"", "[]", "{}", "1.00000000000000000001"] {
+        for cost in [
+            "-1",
+            "0.0005",
+            "1e3",
+            "1e400",
+            "1000000001",
+            "null",
+            "true",
+            "\"1\"",
+            "[]",
+            "{}",
+            "1.00000000000000000001",
+        ] {
             let line = format!(r#"{{"at_us":5,"key":"a","cost":{cost}}}"#);
             assert!(format!("{:#}", read(&line).unwrap_err()).contains("a cost"), "{cost}");
         }

@@ -40,7 +40,7 @@ pub(crate) struct Bucket<S> {
 
 /// Whether whole nanoseconds are exact for a limit.
 pub(crate) fn is_whole(limit: &Limit) -> bool {
-    limit.period_ns() % (limit.limit() * THOUSANDTHS) == 0
+    limit.period_ns().is_multiple_of(limit.limit() * THOUSANDTHS)
 }
 
 impl<S: Span> Bucket<S> {
@@ -130,17 +130,19 @@ impl<S: Span> Algorithm for Bucket<S> {
     }
 
     #[inline]
-    fn bring_back(&self, state: &mut BucketState, now: u64) -> bool {
-        let is_foreign = self.is_foreign(state);
-        if is_foreign {
+    fn is_ahead(&self, state: &BucketState, now: u64) -> bool {
+        self.is_foreign(state) || self.ahead(state, now) > self.full
+    }
+
+    #[inline]
+    fn bring_back(&self, state: &mut BucketState, now: u64) {
+        if self.is_foreign(state) {
             // Up to the next nanosecond, which gives nothing away.
             *state = BucketState { free_at: state.free_at.saturating_add(1), part: 0, mark: 0 };
         }
-        let is_ahead_of_full = self.ahead(state, now) > self.full;
-        if is_ahead_of_full {
+        if self.ahead(state, now) > self.full {
             self.set_ahead(state, now, self.full);
         }
-        is_foreign || is_ahead_of_full
     }
 
     #[inline]

@@ -52,9 +52,23 @@ fn written(is_changed: bool) -> Written {
     if is_changed { Written::States } else { Written::Nothing }
 }
 
+/// Whether any state is from the future.
+#[inline(always)]
+pub(crate) fn is_ahead<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> bool {
+    limits.iter().zip(states).any(|(limit, state)| limit.is_ahead(state, now))
+}
+
+/// Brings what is from the future back to now. True if anything was.
 #[inline(always)]
 fn bring_back<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64) -> bool {
-    limits.iter().zip(states).fold(false, |is_any, (limit, state)| limit.bring_back(state, now) | is_any)
+    let mut is_any = false;
+    for (limit, state) in limits.iter().zip(states) {
+        if limit.is_ahead(state, now) {
+            limit.bring_back(state, now);
+            is_any = true;
+        }
+    }
+    is_any
 }
 
 /// What the limits say together, and which of them speaks.

@@ -57,12 +57,14 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn bring_back(&self, state: &mut WindowState, now: u64) -> bool {
-        let begins_after_now = state.end > now.saturating_add(self.period);
-        if begins_after_now {
-            state.end = self.new_end(now);
-        }
-        begins_after_now
+    fn is_ahead(&self, state: &WindowState, now: u64) -> bool {
+        // Its window begins after now.
+        state.end > now.saturating_add(self.period)
+    }
+
+    #[inline]
+    fn bring_back(&self, state: &mut WindowState, now: u64) {
+        state.end = self.new_end(now);
     }
 
     #[inline]

@@ -16,18 +16,18 @@ mod step;
 mod tests;
 
 pub(crate) use bucket::{Bucket, BucketState};
-pub(crate) use span::{Fractional, Span, Whole};
-pub(crate) use decide::{Written, decide, refund};
+pub(crate) use decide::{Written, decide, is_ahead, refund};
 pub(crate) use fixed_window::{FixedWindow, WindowState};
 pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
 use sliding_window_log::{LogState, SlidingWindowLog};
+pub(crate) use span::{Fractional, Span, Whole};
 pub(crate) use step::{Step, StepState};
 
 use crate::cost::THOUSANDTHS;
 
 /// One limit's arithmetic. `now` is in nanoseconds since the epoch, `cost` in thousandths.
 ///
-/// Everything but [`bring_back`](Self::bring_back) expects a state that is not from the future.
+/// Whatever looks at a state or takes from it expects one that is not [ahead](Self::is_ahead).
 pub(crate) trait Algorithm {
     /// What is kept for one key. The default is the fresh one.
     type State: Default;
@@ -41,9 +41,11 @@ pub(crate) trait Algorithm {
         self.capacity_cost() / THOUSANDTHS
     }
 
-    /// Brings a state from the future back to now, also one that was kept under a larger capacity.
-    /// True if it changed and must be stored.
-    fn bring_back(&self, state: &mut Self::State, now: u64) -> bool;
+    /// Whether a state is from the future, or was kept under a larger capacity.
+    fn is_ahead(&self, state: &Self::State, now: u64) -> bool;
+
+    /// Brings a state that is ahead back to now.
+    fn bring_back(&self, state: &mut Self::State, now: u64);
 
     /// The shortest wait after which `cost` fits, or `None` if it fits now. `cost` is at most the capacity.
     fn wait(&self, state: &Self::State, now: u64, cost: u64) -> Option<u64>;

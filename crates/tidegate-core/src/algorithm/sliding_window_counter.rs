@@ -72,12 +72,14 @@ impl Algorithm for SlidingWindowCounter {
     }
 
     #[inline]
-    fn bring_back(&self, state: &mut CounterState, now: u64) -> bool {
-        let begins_after_now = state.end > now.saturating_add(self.period);
-        if begins_after_now {
-            state.end = end_of_window(now, self.period);
-        }
-        begins_after_now
+    fn is_ahead(&self, state: &CounterState, now: u64) -> bool {
+        // Its window begins after now.
+        state.end > now.saturating_add(self.period)
+    }
+
+    #[inline]
+    fn bring_back(&self, state: &mut CounterState, now: u64) {
+        state.end = end_of_window(now, self.period);
     }
 
     #[inline]

@@ -93,16 +93,16 @@ impl Algorithm for SlidingWindowLog {
         self.limit
     }
 
-    fn bring_back(&self, state: &mut LogState, now: u64) -> bool {
-        if state.last_at().is_none_or(|at| at <= now) {
-            return false;
-        }
+    fn is_ahead(&self, state: &LogState, now: u64) -> bool {
+        state.last_at().is_some_and(|at| at > now)
+    }
+
+    fn bring_back(&self, state: &mut LogState, now: u64) {
         // All that is from the future happened now: one entry with the total of the last.
         let total = state.total();
         let past = state.entries.partition_point(|entry| entry.at < now);
         state.entries.truncate(past);
         state.entries.push_back(Entry { at: now, total });
-        true
     }
 
     fn wait(&self, state: &LogState, now: u64, cost: u64) -> Option<u64> {

@@ -78,8 +78,12 @@ impl Algorithm for Step {
         }
     }
 
-    fn bring_back(&self, state: &mut StepState, now: u64) -> bool {
-        dispatch!(self, state, |step, own| step.bring_back(own, now), false)
+    fn is_ahead(&self, state: &StepState, now: u64) -> bool {
+        dispatch!(self, state, |step, own| step.is_ahead(own, now), false)
+    }
+
+    fn bring_back(&self, state: &mut StepState, now: u64) {
+        dispatch!(self, state, |step, own| step.bring_back(own, now), ());
     }
 
     fn wait(&self, state: &StepState, now: u64, cost: u64) -> Option<u64> {

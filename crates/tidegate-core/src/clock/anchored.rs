@@ -6,21 +6,20 @@
 //! more than a thousandth, the system is asked each time.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
+use super::anchor::{self, Anchor, Line};
 use crate::hardware;
 
 /// How long an anchor serves, in nanoseconds.
 const STRETCH: u64 = 10_000_000;
-/// The speed is in nanoseconds a count, times 2^32.
-const SPEED_BITS: u32 = 32;
-/// How far the counter may be from the system's clock at the end of a stretch that was not much too long.
+/// How far the counter may be from the system's clock at the end of a stretch.
 const TOLERANCE: u64 = STRETCH / 1_000;
-/// A reading of both clocks that took longer was interrupted and is not used.
-const LONGEST_READING: u64 = 20_000;
+/// A reading of both clocks that took more counts was interrupted and is not used.
+const LONGEST_READING: u64 = 2_000;
 
 pub(super) struct AnchoredClock {
     /// The wall clock at `started`.
@@ -28,17 +27,12 @@ pub(super) struct AnchoredClock {
     started: Instant,
     /// Whether there is a counter that can be trusted.
     has_counter: AtomicBool,
-    /// Odd while an anchor is being written; readers that met one write read again.
-    version: AtomicU64,
-    anchor_count: AtomicU64,
-    anchor_time: AtomicU64,
-    speed: AtomicU64,
-    /// How many counts the anchor serves; 0 while there is none.
-    stretch: AtomicU64,
+    anchor: Anchor,
     /// The last reading of both clocks. Held by the one that anchors; nobody waits for it.
-    anchoring: Mutex<Option<Reading>>,
+    last: Mutex<Option<Reading>>,
 }
 
+/// Both clocks at one moment.
 #[derive(Clone, Copy)]
 struct Reading {
     count: u64,
@@ -46,6 +40,7 @@ struct Reading {
 }
 
 impl AnchoredClock {
+    #[inline]
     pub(super) fn global() -> &'static Self {
         static CLOCK: OnceLock<AnchoredClock> = OnceLock::new();
         CLOCK.get_or_init(Self::start)
@@ -53,133 +48,145 @@ impl AnchoredClock {
 
     #[allow(clippy::disallowed_methods)] // Here the clocks are read.
     fn start() -> Self {
-        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
-            epoch,
+            epoch: u64::try_from(since_epoch.as_nanos()).unwrap_or(0),
             started: Instant::now(),
             has_counter: AtomicBool::new(hardware::has_steady_counter()),
-            version: AtomicU64::new(0),
-            anchor_count: AtomicU64::new(0),
-            anchor_time: AtomicU64::new(0),
-            speed: AtomicU64::new(0),
-            stretch: AtomicU64::new(0),
-            anchoring: Mutex::new(None),
+            anchor: Anchor::new(),
+            last: Mutex::new(None),
         }
     }
 
     #[inline]
     pub(super) fn now(&self) -> u64 {
+        let Some(line) = self.anchor.line() else { return self.ask() };
         let count = hardware::counter();
-        // A counter that went back, as after a move to another host, is as far away as one that ran on for long. One
-        // that is not trusted has no stretch.
-        if count.wrapping_sub(self.anchor_count.load(Ordering::Relaxed)) >= self.stretch.load(Ordering::Relaxed) {
-            return self.read_and_anchor();
-        }
-        self.at(count)
+        if line.serves(count) { line.at(count) } else { self.read_and_anchor(line) }
     }
 
-    /// The time at `count`, by the anchor in force.
-    #[inline]
-    fn at(&self, count: u64) -> u64 {
-        loop {
-            let version = self.version.load(Ordering::Acquire);
-            let anchor_count = self.anchor_count.load(Ordering::Relaxed);
-            let anchor_time = self.anchor_time.load(Ordering::Relaxed);
-            let speed = self.speed.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            if version % 2 == 0 && self.version.load(Ordering::Relaxed) == version {
-                return time_at(count, anchor_count, anchor_time, speed);
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    #[allow(clippy::disallowed_methods)] // Here the clocks are read.
+    /// What the system's clock says.
     fn ask(&self) -> u64 {
-        self.epoch.wrapping_add(self.started.elapsed().as_nanos() as u64)
+        self.epoch.saturating_add(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Both clocks at one moment, or `None` if the thread was interrupted in between.
+    /// What the system's clock says, and both clocks together unless the thread was interrupted in between.
     fn read_both(&self) -> (u64, Option<Reading>) {
         let before = hardware::counter();
         let time = self.ask();
-        let after = hardware::counter();
-        let is_close = after.wrapping_sub(before) < LONGEST_READING;
-        (time, is_close.then_some(Reading { count: before.wrapping_add(after.wrapping_sub(before) / 2), time }))
+        let between = hardware::counter().wrapping_sub(before);
+        let reading = Reading { count: before.wrapping_add(between / 2), time };
+        (time, (between < LONGEST_READING).then_some(reading))
     }
 
-    /// Answers by the system's clock, and anchors the counter to it, unless another thread is just doing so.
+    /// The line is at its end: sets the next one, unless another thread is just doing so.
     #[cold]
-    fn read_and_anchor(&self) -> u64 {
+    fn read_and_anchor(&self, line: Line) -> u64 {
         if !self.has_counter.load(Ordering::Relaxed) {
             return self.ask();
         }
-        let (time, reading) = self.read_both();
-        let (Some(reading), Some(mut last)) = (reading, self.anchoring.try_lock()) else { return time };
-        let Some(previous) = last.replace(reading) else { return time };
-        let Some(speed) = speed_between(previous, reading) else {
-            self.distrust();
-            return time;
-        };
-        let stretch = reading.time - previous.time;
-        if stretch < STRETCH / 2 {
-            // Just begun, or another thread has just done it.
-            *last = Some(previous);
-            return time;
+        if let Some(mut last) = self.last.try_lock() {
+            if let (_, Some(reading)) = self.read_both() {
+                self.anchor_at(reading, &mut last);
+            }
         }
-        self.anchor(reading, speed, stretch)
+        // On along the old line where it was in force until just now, so that nobody sees a step.
+        let count = hardware::counter();
+        let is_recent = line.stretch > 0 && count.wrapping_sub(line.count) < 2 * line.stretch;
+        if is_recent && self.has_counter.load(Ordering::Relaxed) { line.at(count) } else { self.ask() }
     }
 
-    fn anchor(&self, reading: Reading, speed: u64, stretch: u64) -> u64 {
-        let Reading { time, .. } = reading;
-        let counts = counts_in(STRETCH, speed);
-        if stretch > 2 * STRETCH || self.stretch.load(Ordering::Relaxed) == 0 {
-            // The first anchor, or nobody asked for a while: nothing to be continuous with.
-            self.set_anchor(reading, time, speed, counts);
-            return time;
+    /// Sets the line for the next stretch.
+    fn anchor_at(&self, reading: Reading, last: &mut Option<Reading>) {
+        let Some(previous) = last.replace(reading) else { return };
+        let (Some(line), Some(counts)) = (self.anchor.line(), reading.count.checked_sub(previous.count)) else {
+            return self.distrust();
+        };
+        let stretch = reading.time.saturating_sub(previous.time);
+        if stretch < STRETCH / 2 {
+            *last = Some(previous); // Another thread has just done it, or we have just begun.
+            return;
         }
-        let ours = self.at(reading.count);
-        if ours.abs_diff(time) > TOLERANCE {
-            self.distrust();
-            return time;
+        if stretch > 2 * STRETCH {
+            // Nobody asked for a while. What was between may have been a pause in which one clock stood still: nothing
+            // to measure a speed by, and nothing to be continuous with.
+            if line.stretch > 0 {
+                self.anchor.set(Line { count: reading.count, time: reading.time, ..line });
+            }
+            return;
         }
-        // So fast that the two meet at the end of the next stretch.
-        let correction = (i128::from(time) - i128::from(ours)) * (1 << SPEED_BITS) / i128::from(counts.max(1));
-        let corrected = u64::try_from(i128::from(speed) + correction).unwrap_or(speed);
-        self.set_anchor(reading, ours, corrected, counts);
-        ours
+        match anchor::speed(counts, stretch) {
+            Some(speed) => self.go_on(line, reading, speed),
+            None => self.distrust(),
+        }
+    }
+
+    /// From where the last line has come to, so fast that it meets the system's clock at the end of the stretch.
+    fn go_on(&self, line: Line, reading: Reading, speed: u64) {
+        let counts = anchor::counts(STRETCH, speed);
+        let next = Line { count: reading.count, time: reading.time, speed, stretch: counts };
+        if line.stretch == 0 {
+            return self.anchor.set(next);
+        }
+        let ours = line.at(reading.count);
+        if ours.abs_diff(reading.time) > TOLERANCE {
+            return self.distrust();
+        }
+        let behind = reading.time.wrapping_sub(ours) as i64;
+        self.anchor.set(Line { time: ours, speed: anchor::corrected(speed, behind, counts), ..next });
     }
 
     fn distrust(&self) {
         self.has_counter.store(false, Ordering::Relaxed);
-        self.stretch.store(0, Ordering::Relaxed);
-    }
-
-    fn set_anchor(&self, reading: Reading, time: u64, speed: u64, counts: u64) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.anchor_count.store(reading.count, Ordering::Relaxed);
-        self.anchor_time.store(time, Ordering::Relaxed);
-        self.speed.store(speed, Ordering::Relaxed);
-        self.stretch.store(counts, Ordering::Relaxed);
-        self.version.store(version.wrapping_add(2), Ordering::Release);
+        self.anchor.set(Line::default());
     }
 }
 
-#[inline]
-fn time_at(count: u64, anchor_count: u64, anchor_time: u64, speed: u64) -> u64 {
-    // A reader may hold a count from just before the anchor was set.
-    let since = count.saturating_sub(anchor_count);
-    anchor_time + ((u128::from(since) * u128::from(speed)) >> SPEED_BITS) as u64
-}
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
 
-fn speed_between(first: Reading, last: Reading) -> Option<u64> {
-    let counts = last.count.checked_sub(first.count).filter(|counts| *counts > 0)?;
-    let time = last.time.checked_sub(first.time).filter(|time| *time > 0)?;
-    u64::try_from((u128::from(time) << SPEED_BITS) / u128::from(counts)).ok()
-}
+    /// Reads our clock between two readings of the system's, for some stretches: it is never far outside them.
+    #[test]
+    fn it_keeps_to_the_systems_clock() {
+        let clock = AnchoredClock::start();
+        let mut last = 0;
+        while clock.ask() < clock.epoch + 8 * STRETCH {
+            let before = clock.ask();
+            let ours = clock.now();
+            let after = clock.ask();
+            assert!(before <= ours + TOLERANCE && ours <= after + TOLERANCE, "{before} {ours} {after}");
+            assert!(last <= ours + TOLERANCE, "back from {last} to {ours}");
+            last = ours;
+        }
+    }
 
-fn counts_in(time: u64, speed: u64) -> u64 {
-    u64::try_from((u128::from(time) << SPEED_BITS) / u128::from(speed.max(1))).unwrap_or(u64::MAX)
+    /// An hour in which the counter ran on and the system's clock did not, as a suspended machine may see it.
+    #[test]
+    fn a_pause_of_one_clock_does_not_set_the_speed() {
+        let clock = AnchoredClock::start();
+        let speed = anchor::speed(3, 1).unwrap();
+        let before = Line { count: 1_000, time: 5_000, speed, stretch: anchor::counts(STRETCH, speed) };
+        clock.anchor.set(before);
+        let mut last = Some(Reading { count: 1_000, time: 5_000 });
+        let after = Reading { count: 1_000 + 3 * 3_600_000_000_000, time: 5_000 + 3 * STRETCH };
+        clock.anchor_at(after, &mut last);
+        let line = clock.anchor.line().unwrap();
+        assert_eq!(line, Line { count: after.count, time: after.time, ..before });
+    }
+
+    #[test]
+    fn a_counter_that_runs_wild_is_not_trusted_again() {
+        let clock = AnchoredClock::start();
+        // A line that is far from the truth, at the end of its stretch, and a reading from when it began.
+        let (_, reading) = std::iter::repeat_with(|| clock.read_both()).find(|(_, reading)| reading.is_some()).unwrap();
+        let reading = reading.unwrap();
+        let speed = anchor::speed(1_000, 1_000).unwrap();
+        clock.anchor.set(Line { count: reading.count, time: reading.time + 10 * TOLERANCE, speed, stretch: 1 });
+        let line = clock.anchor.line().unwrap();
+        clock.go_on(line, reading, speed);
+        assert!(!clock.has_counter.load(Ordering::Relaxed));
+        let before = clock.ask();
+        assert!((before..=before + 1_000_000_000).contains(&clock.now()));
+    }
 }

@@ -1,5 +1,6 @@
 //! Time. The one place where a clock is read.
 
+mod anchor;
 mod anchored;
 
 use std::sync::Arc;
@@ -57,7 +58,7 @@ enum Source {
 }
 
 impl Clock {
-    /// The wall clock, read once in the process and carried on by the monotonic clock: it never steps.
+    /// The wall clock, read once in the process and carried on by the monotonic clock.
     #[must_use]
     pub fn system() -> Self {
         Self::default()
@@ -71,6 +72,29 @@ impl Clock {
             Source::System => Timestamp(AnchoredClock::global().now()),
             Source::Manual(clock) => clock.now(),
         }
+    }
+}
+
+impl Clock {
+    /// A time that is not before `now`, at which `is_ahead` no longer says that something is from the future, if waiting
+    /// for a moment brings that about.
+    ///
+    /// A thread that was held up between reading the clock and being let in finds what others wrote meanwhile, at a later
+    /// time: that is no step of the clock, and nothing to be brought back. Only a clock that is set by hand steps.
+    #[cold]
+    pub(crate) fn catch_up(&self, now: u64, is_ahead: impl Fn(u64) -> bool) -> u64 {
+        const LONGEST: u32 = 1_000;
+        let mut now = now.max(self.now().as_nanos());
+        if matches!(self.0, Source::System) {
+            // What two cores disagree by has passed before it is counted.
+            for _ in 0..LONGEST {
+                if !is_ahead(now) {
+                    break;
+                }
+                now = now.max(self.now().as_nanos());
+            }
+        }
+        now
     }
 }
 

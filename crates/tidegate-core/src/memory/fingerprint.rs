@@ -24,7 +24,7 @@ impl Fingerprint {
 
 /// Makes fingerprints with a secret of its own: one block of AES for a short key where the processor has it, SipHash
 /// for all others. Both are pseudo-random functions of the key, each with a secret of its own.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Fingerprinter {
     short: Option<BlockCipher>,
     any: SipHasher13,

@@ -4,8 +4,9 @@ use std::marker::PhantomData;
 
 use super::line::{Kind, Slot};
 use super::packed::Packed;
-use super::table::{Change, Job, Table, Work};
-use crate::algorithm::{Algorithm, Step, StepState, Written, decide, refund};
+use super::plan::CounterPlan;
+use super::table::{Change, Job, Work};
+use crate::algorithm::{Algorithm, Step, StepState, Written, decide, is_ahead, refund};
 use crate::decision::{Decision, Verdict};
 use crate::record::Record;
 
@@ -22,16 +23,25 @@ impl<A: Packed, O: Operation> Work for InSlot<A, O> {
 
     #[inline(always)]
     fn run(job: &Job<'_, A>, slot: Option<Slot>) -> (Decision, Change) {
-        let is_record = A::OF_RECORD.is_some() && slot.is_some_and(|slot| slot.kind == Kind::Record);
-        let mut state = match (slot, A::OF_RECORD) {
-            (None, _) => A::State::default(),
-            (Some(slot), Some(of_record)) if is_record => taken_from_record(job.table, slot, of_record),
-            (Some(slot), _) => job.step.unpack(slot),
-        };
+        let mut state = slot.map_or_else(A::State::default, |slot| job.step.unpack(slot));
         let (steps, states) = (std::slice::from_ref(job.step), std::slice::from_mut(&mut state));
-        let (decision, written) = O::run(steps, states, job.now, job.cost);
-        let write = (is_record || is_worth_writing(&decision, written, slot)).then(|| job.step.pack(&state));
-        (decision, Change { write, is_other_kind: is_record, is_denied: is_being_denied(&decision) })
+        let Ran { decision, written, .. } = run_now::<A, O>(job, steps, states);
+        let write = is_worth_writing(&decision, written, slot).then(|| job.step.pack(&state));
+        (decision, Change { write, is_other_kind: false, is_denied: is_being_denied(&decision) })
+    }
+}
+
+/// A sliding_window_counter that a slot is large enough for; but a larger limit may have left a record, which stays one.
+pub(super) struct InSlotOrRecord<O>(PhantomData<O>);
+
+impl<O: Operation> Work for InSlotOrRecord<O> {
+    type Step = CounterPlan;
+
+    fn run(job: &Job<'_, CounterPlan>, slot: Option<Slot>) -> (Decision, Change) {
+        match slot {
+            Some(Slot { kind: Kind::Record, .. }) => InRecord::<O>::run(&job.with_step(&*job.step.as_steps), slot),
+            _ => InSlot::<_, O>::run(&job.with_step(&job.step.packed), slot),
+        }
     }
 }
 
@@ -42,23 +52,43 @@ impl<O: Operation> Work for InRecord<O> {
     type Step = [Step];
 
     fn run(job: &Job<'_, [Step]>, slot: Option<Slot>) -> (Decision, Change) {
-        let Job { table, step: steps, place, now, cost } = *job;
-        let (decision, write) = match slot {
+        let (arena, steps) = (&job.table.arena, job.step);
+        let (Ran { decision, now, .. }, write) = match slot {
             Some(Slot { kind: Kind::Record, amount: number, .. }) => {
-                let (decision, written) = O::run(steps, table.arena.get(number).states(steps), now, cost);
-                (decision, (written == Written::States).then_some(number))
+                let ran = run_now::<_, O>(job, steps, arena.get(number).states(steps));
+                let is_written = ran.written == Written::States;
+                (ran, is_written.then_some(number))
             }
             _ => {
                 let mut record = slot.map_or_else(Record::default, |slot| Record::of(unpacked(steps, slot)));
-                let (decision, written) = O::run(steps, record.states(steps), now, cost);
-                let is_worth = slot.is_some() || is_worth_writing(&decision, written, slot);
-                (decision, is_worth.then(|| table.arena.insert(record, place.fingerprint.low)))
+                let ran = run_now::<_, O>(job, steps, record.states(steps));
+                let is_worth = slot.is_some() || is_worth_writing(&ran.decision, ran.written, slot);
+                (ran, is_worth.then(|| arena.insert(record, job.place.fingerprint.low)))
             }
         };
         let time = now.saturating_add(decision.reset_after);
         let write = write.map(|number| Slot { kind: Kind::Record, time, amount: number });
         (decision, Change { write, is_other_kind: true, is_denied: is_being_denied(&decision) })
     }
+}
+
+/// Runs the operation at the job's time; or, where others got in before us at a later one, at a time that is not before
+/// theirs.
+#[inline(always)]
+fn run_now<A: Algorithm, O: Operation>(job: &Job<'_, impl ?Sized>, steps: &[A], states: &mut [A::State]) -> Ran {
+    let mut now = job.now;
+    if is_ahead(steps, states, now) {
+        now = job.clock.catch_up(now, |now| is_ahead(steps, states, now));
+    }
+    let (decision, written) = O::run(steps, states, now, job.cost);
+    Ran { decision, written, now }
+}
+
+/// What an operation answered, and at what time.
+struct Ran {
+    decision: Decision,
+    written: Written,
+    now: u64,
 }
 
 /// What is done to a key: [`Checking`] or [`Refunding`].
@@ -100,12 +130,6 @@ fn is_worth_writing(decision: &Decision, written: Written, slot: Option<Slot>) -
 #[inline]
 fn is_being_denied(decision: &Decision) -> bool {
     decision.remaining == 0 || decision.verdict == Verdict::Denied
-}
-
-/// A limit that needed a record may have become small enough for a slot: what it kept moves there.
-#[cold]
-fn taken_from_record<S: Default>(table: &Table, slot: Slot, of_record: impl FnOnce(&StepState) -> S) -> S {
-    table.arena.take(slot.amount).first().map_or_else(S::default, of_record)
 }
 
 /// A limit that a slot was enough for may have become too large for it: what it kept moves to a record.

@@ -181,10 +181,7 @@ impl Guard<'_> {
 
     #[inline(always)]
     pub(super) fn fingerprint(&self, at: usize) -> Fingerprint {
-        Fingerprint {
-            low: self.line.low[at].load(Ordering::Relaxed),
-            high: self.line.high[at].load(Ordering::Relaxed),
-        }
+        Fingerprint { low: self.line.low[at].load(Ordering::Relaxed), high: self.line.high[at].load(Ordering::Relaxed) }
     }
 
     #[inline(always)]

@@ -4,11 +4,11 @@ mod arena;
 mod fingerprint;
 mod keep;
 mod line;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod packed;
 mod plan;
 mod table;
-#[cfg(all(test, loom))]
-mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -24,7 +24,7 @@ use crate::key::Key;
 use crate::policy::Policy;
 use crate::store::{Store, StoreError};
 use fingerprint::Fingerprinter;
-use keep::{Checking, InRecord, InSlot, Operation, Refunding};
+use keep::{Checking, InRecord, InSlot, InSlotOrRecord, Operation, Refunding};
 use plan::Kept;
 use table::{Place, Table};
 
@@ -34,17 +34,18 @@ const BATCH: usize = 32;
 /// Keeps records in this process's memory: sized for millions of keys, for keys that an attacker chooses, and for
 /// many threads.
 ///
-/// A key is kept as a keyed 128-bit fingerprint with its state beside it: 40 bytes a key at `max_keys`, whatever the
-/// key's length, in a table that is reserved at once and never grows. (The system hands out its pages as they are first
-/// used. A `sliding_window_log`, a policy of several limits, and a sliding_window_counter above 8,589,934 are kept
-/// beside the table and cost more: see `docs/choosing-an-algorithm.md`.)
+/// A key is kept as a keyed 128-bit fingerprint with its state beside it: 46 bytes a key at `max_keys`, whatever the
+/// key's length, in a table that is reserved at once and never grows; the system hands out its pages as they are first
+/// used. What does not fit a slot of the table is kept beside it, for at most `max_keys` keys: a `sliding_window_log`,
+/// which takes 16 bytes or so for each instant at which something was admitted, a policy of several limits, and a
+/// `sliding_window_counter` above 8,589,934. `docs/choosing-an-algorithm.md` has the figures.
 ///
-/// A full store drops, of 50 keys or so that stand near the new one, the one that resets soonest; one that is being
-/// denied goes only when all of them are. What has expired is forgotten a little at each check; no thread is started.
+/// A full store drops a key for each new one: of those near it and of those in another place, some 30 together, the one
+/// that resets soonest; one that is being denied goes only if all of them are. (Of 44 keys or fewer, it is of all.) What
+/// has expired is forgotten a little at each check; no thread is started.
 pub struct MemoryStore {
     table: Table,
     fingerprinter: Fingerprinter,
-    clock: Clock,
 }
 
 /// What a memory store holds and has let go.
@@ -78,7 +79,7 @@ pub enum MemoryStoreError {
     #[error("max_keys is 0: expected at least 1")]
     NoKeys,
     /// The system does not hand out so much memory.
-    #[error("no memory for max_keys = {max_keys}: expected fewer (40 bytes a key are reserved)")]
+    #[error("no memory for max_keys = {max_keys}: expected fewer (46 bytes a key are reserved)")]
     OutOfMemory {
         /// What was asked for.
         max_keys: u64,
@@ -109,8 +110,8 @@ impl MemoryStoreBuilder {
         if max_keys == 0 {
             return Err(MemoryStoreError::NoKeys);
         }
-        let table = Table::new(max_keys).ok_or(MemoryStoreError::OutOfMemory { max_keys })?;
-        Ok(MemoryStore { table, fingerprinter: Fingerprinter::random(), clock })
+        let table = Table::new(max_keys, clock).ok_or(MemoryStoreError::OutOfMemory { max_keys })?;
+        Ok(MemoryStore { table, fingerprinter: Fingerprinter::random() })
     }
 }
 
@@ -148,7 +149,7 @@ impl MemoryStore {
         let place = self.place(plan, key);
         // Brought near while the clock is read.
         self.table.prefetch(place);
-        self.run::<Checking>(plan, place, self.clock.now().as_nanos(), cost)
+        self.run::<Checking>(plan, place, self.table.clock().now().as_nanos(), cost)
     }
 
     /// Decides on several requests in order, at one time, each for itself; the decisions are added to `decisions`.
@@ -158,7 +159,7 @@ impl MemoryStore {
         requests: impl IntoIterator<Item = (Key<'k>, Cost)>,
         decisions: &mut Vec<Decision>,
     ) {
-        let now = self.clock.now().as_nanos();
+        let now = self.table.clock().now().as_nanos();
         let mut requests = requests.into_iter();
         loop {
             let mut batch = ArrayVec::<(Place, Cost), BATCH>::new();
@@ -176,7 +177,7 @@ impl MemoryStore {
 
     /// Gives back what a request took, and answers like one of cost 0 made right after.
     pub fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
-        self.run::<Refunding>(plan, self.place(plan, key), self.clock.now().as_nanos(), cost)
+        self.run::<Refunding>(plan, self.place(plan, key), self.table.clock().now().as_nanos(), cost)
     }
 
     /// Forgets what the key has used.
@@ -205,7 +206,7 @@ impl MemoryStore {
             Kept::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
             Kept::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
             Kept::FixedWindow(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
-            Kept::Counter(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
+            Kept::Counter(step) => self.table.update::<InSlotOrRecord<O>>(place, step, now, cost),
             Kept::Record(steps) => self.table.update::<InRecord<O>>(place, steps, now, cost),
         }
     }
@@ -241,6 +242,9 @@ impl Store for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("stats", &self.stats()).field("clock", &self.clock).finish_non_exhaustive()
+        f.debug_struct("MemoryStore")
+            .field("stats", &self.stats())
+            .field("clock", self.table.clock())
+            .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,10 @@
 //! States of one limit as a slot holds them: 64 bits of time and 48 bits of amount.
 
 use super::line::{AMOUNT_BITS, Kind, Slot};
-use crate::decision::Decision;
 use crate::algorithm::{
-    Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span, StepState, WindowState,
+    Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span, WindowState,
 };
+use crate::decision::Decision;
 
 /// An algorithm whose state fits a slot.
 pub(super) trait Packed: Algorithm {
@@ -22,9 +22,6 @@ pub(super) trait Packed: Algorithm {
 
     /// The state in a slot of its kind.
     fn unpack(&self, slot: Slot) -> Self::State;
-
-    /// The state that a record holds for it, where a larger limit may have needed one: `None` where none ever does.
-    const OF_RECORD: Option<fn(&StepState) -> Self::State> = None;
 }
 
 /// A part is below 10^12, of 40 bits; the mark stands above it.
@@ -84,16 +81,12 @@ pub(super) fn counter_expires_at(time: u64) -> u64 {
 
 impl Packed for SlidingWindowCounter {
     const KIND: Kind = Kind::Counter;
-    const OF_RECORD: Option<fn(&StepState) -> CounterState> = Some(|state| match state {
-        StepState::Counter(state) => *state,
-        _ => CounterState::default(),
-    });
 
     fn pack(&self, state: &CounterState) -> Slot {
         // Whether anything was taken in the window tells which of two ends is the last one that matters.
         let expires_at = if state.current > 0 { state.end.saturating_add(self.period()) } else { state.end };
         let (previous, current) = (state.previous & LARGEST_PACKED_COUNT, state.current & LARGEST_PACKED_COUNT);
-        let time = expires_at / NS_IN_MS << HIGH_BITS | previous >> LOW_BITS;
+        let time = (expires_at / NS_IN_MS) << HIGH_BITS | previous >> LOW_BITS;
         let amount = (previous & ((1 << LOW_BITS) - 1)) << COUNT_BITS | current;
         Slot { kind: Self::KIND, time, amount }
     }
@@ -105,5 +98,4 @@ impl Packed for SlidingWindowCounter {
         let end = if current > 0 { expires_at.saturating_sub(self.period()) } else { expires_at };
         CounterState { end, current, previous }
     }
-
 }

@@ -1,5 +1,6 @@
 //! A policy as a memory store runs it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
@@ -9,10 +10,17 @@ use crate::key::Key;
 use crate::policy::Policy;
 
 /// A policy, worked out for one [`MemoryStore`](crate::MemoryStore). It serves that store only.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Plan {
     fingerprinter: Fingerprinter,
     kept: Kept,
+}
+
+/// Without the secret that the fingerprints hang on.
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plan").field("kept", &self.kept).finish_non_exhaustive()
+    }
 }
 
 /// Where the states of a policy are kept, and the arithmetic that works on them.
@@ -22,9 +30,16 @@ pub(super) enum Kept {
     WholeBucket(Bucket<Whole>),
     Bucket(Bucket<Fractional>),
     FixedWindow(FixedWindow),
-    Counter(SlidingWindowCounter),
+    Counter(CounterPlan),
     /// Anything else.
     Record(Arc<[Step]>),
+}
+
+/// One limit twice: for a slot, and for a record.
+#[derive(Clone, Debug)]
+pub(super) struct CounterPlan {
+    pub(super) packed: SlidingWindowCounter,
+    pub(super) as_steps: Arc<[Step]>,
 }
 
 impl Plan {
@@ -34,7 +49,7 @@ impl Plan {
             [Step::Bucket(step)] => Kept::Bucket(step.clone()),
             [Step::FixedWindow(step)] => Kept::FixedWindow(step.clone()),
             [Step::SlidingWindowCounter(step)] if step.capacity_cost() <= LARGEST_PACKED_COUNT => {
-                Kept::Counter(step.clone())
+                Kept::Counter(CounterPlan { packed: step.clone(), as_steps: Arc::clone(policy.steps()) })
             }
             _ => Kept::Record(Arc::clone(policy.steps())),
         };

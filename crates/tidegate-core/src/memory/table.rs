@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use super::arena::Arena;
 use super::fingerprint::Fingerprint;
 use super::line::{Guard, Kind, Line, SLOTS, Slot};
+use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::hardware;
 use crate::sync::{AtomicU64, Ordering};
@@ -41,6 +42,7 @@ pub(super) struct Table {
     homes: u64,
     max_keys: u64,
     pub(super) arena: Arena,
+    clock: Clock,
     counts: Counts,
 }
 
@@ -83,10 +85,21 @@ pub(super) trait Work {
 /// A check on its way through the table.
 pub(super) struct Job<'a, S: ?Sized> {
     pub(super) table: &'a Table,
+    pub(super) clock: &'a Clock,
     pub(super) step: &'a S,
     pub(super) place: Place,
     pub(super) now: u64,
     pub(super) cost: u64,
+}
+
+impl<'a, S: ?Sized> Job<'a, S> {
+    /// The same job under another limit, or the same limit in another form.
+    pub(super) fn with_step<'b, T: ?Sized>(&self, step: &'b T) -> Job<'b, T>
+    where
+        'a: 'b,
+    {
+        Job { table: self.table, clock: self.clock, step, place: self.place, now: self.now, cost: self.cost }
+    }
 }
 
 /// Where a key is looked for.
@@ -105,7 +118,7 @@ pub(super) struct Counted {
 
 impl Table {
     /// `None` if there is not the memory for so many keys.
-    pub(super) fn new(max_keys: u64) -> Option<Self> {
+    pub(super) fn new(max_keys: u64, clock: Clock) -> Option<Self> {
         let lines_filled = max_keys.checked_mul(100)?.div_ceil(FILL_PERCENT * SLOTS as u64);
         // So few that all of them are looked through have one home: then what is dropped is the least of all there are.
         let homes = if lines_filled <= SMALL as u64 { 1 } else { lines_filled };
@@ -115,6 +128,7 @@ impl Table {
             homes,
             max_keys,
             arena: Arena::new(),
+            clock,
             counts: Counts {
                 keys: AtomicU64::new(0),
                 cursor: AtomicU64::new(0),
@@ -122,6 +136,10 @@ impl Table {
                 expiries: AtomicU64::new(0),
             },
         })
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(super) fn counted(&self) -> Counted {
@@ -168,16 +186,16 @@ impl Table {
         let Place { fingerprint, home } = place;
         let (mut line, at) = self.lines[home].lock_and_guess(fingerprint);
         let is_sweep_due = line.visit();
-        if line.is_at(at, fingerprint) {
-            if let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, cost) {
-                line.write_time(at, time);
-                line.mark(at, decision.remaining == 0);
-                drop(line);
-                if is_sweep_due {
-                    self.sweep(now);
-                }
-                return decision;
+        if line.is_at(at, fingerprint)
+            && let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, cost)
+        {
+            line.write_time(at, time);
+            line.mark(at, decision.remaining == 0);
+            drop(line);
+            if is_sweep_due {
+                self.sweep(now);
             }
+            return decision;
         }
         self.update_any::<W>(line, is_sweep_due, place, step, now, cost)
     }
@@ -196,7 +214,7 @@ impl Table {
         let mut probe = Probe::new(self, place.home, line);
         let found = probe.find(place.fingerprint);
         let slot = found.as_ref().map(|(line, at)| line.slot(*at));
-        let (decision, change) = W::run(&Job { table: self, step, place, now, cost }, slot);
+        let (decision, change) = W::run(&Job { table: self, clock: &self.clock, step, place, now, cost }, slot);
         let is_new = found.is_none() && change.write.is_some();
         match (found, change.write) {
             (Some((line, at)), _) => {
@@ -223,17 +241,12 @@ impl Table {
     }
 
     fn insert<'a>(&'a self, mut probe: Probe<'a>, fingerprint: Fingerprint, slot: Slot, is_marked: bool, now: u64) {
-        let vacancy = if self.try_reserve() {
-            let place = probe.place(|line| self.vacancy_or_expired(line, now));
-            if place.is_none() {
-                self.counts.keys.fetch_sub(1, Ordering::Relaxed);
-            }
-            place
-        } else {
-            None
-        };
-        let place = vacancy.or_else(|| {
+        if !self.try_reserve() {
             self.make_room(&mut probe, fingerprint.high, now);
+        }
+        // Counted, one way or the other. Now for a place within reach.
+        let place = probe.place(|line| self.vacancy_or_expired(line, now)).or_else(|| {
+            self.drop_near(&mut probe, now);
             probe.place(|line| line.vacancy())
         });
         if let Some((index, at)) = place {
@@ -267,23 +280,29 @@ impl Table {
     fn make_room<'a>(&'a self, probe: &mut Probe<'a>, spread: u64, now: u64) {
         let near = if self.homes == 1 { SMALL } else { NEAR };
         while probe.lines.len() < near && probe.lock_next() {}
-        let near = probe.lines.iter().enumerate().filter_map(|(index, line)| Some((least(line, now)?, index))).min();
+        let near = probe.least(now);
         let far = (0..FAR_TRIES).find_map(|again| self.least_far_away(spread.rotate_left(again), now));
-        let rank = match (near, far) {
+        match (near, far) {
             (Some((near, index)), far) if far.as_ref().is_none_or(|(far, _)| near <= *far) => {
-                self.release(&mut probe.lines[index], near.at);
-                near
+                self.evict(&mut probe.lines[index], near);
             }
-            (_, Some((far, mut line))) => {
-                self.release(&mut line, far.at);
-                far
-            }
+            (_, Some((far, mut line))) => self.evict(&mut line, far),
             // A full table with nothing in any of these places: chance does not bring that about. One key too many.
-            _ => {
-                self.counts.keys.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-        };
+            _ => drop(self.counts.keys.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Every slot within reach is taken, which chance brings about in one of a hundred tables of a hundred million keys.
+    #[cold]
+    fn drop_near(&self, probe: &mut Probe<'_>, now: u64) {
+        if let Some((rank, index)) = probe.least(now) {
+            self.evict(&mut probe.lines[index], rank);
+            self.counts.keys.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn evict(&self, line: &mut Guard<'_>, rank: Rank) {
+        self.release(line, rank.at);
         let count = if rank.is_expired { &self.counts.expiries } else { &self.counts.evictions };
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -409,6 +428,11 @@ impl<'a> Probe<'a> {
         }
     }
 
+    /// The entry that carries least in the lines that are locked, and which line that is.
+    fn least(&self, now: u64) -> Option<(Rank, usize)> {
+        self.lines.iter().enumerate().filter_map(|(index, line)| Some((least(line, now)?, index))).min()
+    }
+
     /// The first line within reach, from the home on, in which `choose` finds a place.
     fn place(&mut self, mut choose: impl FnMut(&mut Guard<'a>) -> Option<usize>) -> Option<(usize, usize)> {
         for index in 0..REACH {
@@ -425,9 +449,10 @@ impl<'a> Probe<'a> {
     /// Whether an entry in a later line has its home in this one or before it.
     fn is_passed_by_any(&mut self) -> bool {
         while self.lines.last().is_some_and(Guard::has_overflowed) && self.lock_next() {
-            let passes = self.lines.last().is_some_and(|line| {
-                line.slots().any(|(at, _)| self.table.home(line.fingerprint(at)) <= self.home)
-            });
+            let passes = self
+                .lines
+                .last()
+                .is_some_and(|line| line.slots().any(|(at, _)| self.table.home(line.fingerprint(at)) <= self.home));
             if passes {
                 return true;
             }

@@ -1,4 +1,5 @@
 //! What the store does with its memory.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
 
@@ -170,7 +171,14 @@ fn another_limit_finds_what_was_used_and_another_shape_does_not() {
 fn keys_of_any_length_and_any_bytes() {
     let (limiter, _) = limiter("1/minute", 1_000);
     let mut keys: Vec<Vec<u8>> = (1..=100).map(|length| vec![0; length]).collect();
-    keys.extend([vec![b'k'; 8 << 10], vec![b'k'; 1 << 20], vec![0xff, 0xfe], b"a:b".to_vec(), b"a_b".to_vec(), b"a b".to_vec()]);
+    keys.extend([
+        vec![b'k'; 8 << 10],
+        vec![b'k'; 1 << 20],
+        vec![0xff, 0xfe],
+        b"a:b".to_vec(),
+        b"a_b".to_vec(),
+        b"a b".to_vec(),
+    ]);
     keys.extend(["{", "}", "{}", "{a}", "\r\n", "e\u{301}", "é"].map(|text| text.as_bytes().to_vec()));
     for key in &keys {
         assert!(limiter.check(key).now().unwrap().is_allowed(), "{} bytes", key.len());
@@ -185,4 +193,48 @@ fn sizes_that_cannot_be_are_refused() {
         let error = MemoryStore::builder().max_keys(max_keys).build().unwrap_err();
         assert_eq!(error, MemoryStoreError::OutOfMemory { max_keys });
     }
+}
+
+/// More than a slot's 33 bits were counted when the limit was lowered: not one of them is lost.
+#[test]
+fn a_counter_too_large_for_a_slot_stays_what_it_is() {
+    let (large, clock) = limiter("sliding_window_counter 10_000_000/minute", 10);
+    large.check("k").cost(8_589_935).now().unwrap();
+    let small = large.with_policy("sliding_window_counter 100/minute".parse().unwrap());
+    assert!(small.check("k").now().unwrap().is_denied());
+    clock.advance(Duration::from_secs(61));
+    assert!(small.check("k").now().unwrap().is_denied());
+    clock.advance(Duration::from_secs(120));
+    assert!(small.check("k").now().unwrap().is_allowed());
+    assert_eq!((used(&small, "k"), large.store().stats().keys), (1, 1));
+}
+
+/// A thread that was held up between reading the clock and being let in: what others wrote meanwhile is not taken for
+/// the future, and nothing of it is forgotten.
+#[test]
+fn a_late_thread_does_not_turn_back_time() {
+    for (policy, reset) in [
+        ("fixed_window 10/hour anchor=first_hit", 3_600),
+        ("sliding_window_log 10/hour", 3_600),
+        ("10/hour", 3_600),
+        ("fixed_window 10/hour anchor=first_hit; 100/hour", 3_600),
+    ] {
+        let store = MemoryStore::builder().max_keys(10).build().unwrap();
+        let plan = store.plan(&policy.parse().unwrap());
+        let place = store.place(&plan, Key::new(b"k").unwrap());
+        let now = store.table.clock().now().as_nanos();
+        let all = Cost::try_from(10).unwrap();
+        assert!(store.run::<Checking>(&plan, place, now, all).is_allowed());
+        let late = now - 500_000_000_000;
+        assert!(store.run::<Checking>(&plan, place, late, Cost::ONE).is_denied(), "{policy}");
+        let seen = store.run::<Checking>(&plan, place, now, Cost::ZERO);
+        assert_eq!(seen.reset_after(), Duration::from_secs(reset), "{policy}");
+    }
+}
+
+#[test]
+fn a_plan_does_not_tell_its_secret() {
+    let store = MemoryStore::builder().max_keys(10).build().unwrap();
+    let shown = format!("{:?}", store.plan(&"1/s".parse().unwrap()));
+    assert!(shown.contains("kept") && !shown.contains("SipHasher") && !shown.contains("m128i"), "{shown}");
 }

@@ -47,7 +47,7 @@ pub(crate) fn check(limit: &Limit) -> Result<(), OutOfBounds> {
 }
 
 fn check_period(period: Duration) -> Result<(), OutOfBounds> {
-    if period.subsec_nanos() % 1_000_000 != 0 {
+    if !period.subsec_nanos().is_multiple_of(1_000_000) {
         return out(Part::Period, format!("a period of {period:?} is too fine: expected whole milliseconds"));
     }
     if period.is_zero() || period > MAX_PERIOD {

@@ -75,10 +75,15 @@ impl fmt::Display for Place {
         let after = printable(self.part(self.span.end..self.text.len()));
 
         let skipped = before.len().saturating_sub(CONTEXT);
-        let before: String = if skipped > 0 { "…".chars().chain(before[skipped..].iter().copied()).collect() } else { before.iter().collect() };
+        let before: String = if skipped > 0 {
+            "…".chars().chain(before[skipped..].iter().copied()).collect()
+        } else {
+            before.iter().collect()
+        };
         let shown: String = offending.iter().take(CONTEXT).collect();
         let cut = offending.len() > CONTEXT || after.len() > CONTEXT;
-        let after: String = if offending.len() > CONTEXT { String::new() } else { after.iter().take(CONTEXT).collect() };
+        let after: String =
+            if offending.len() > CONTEXT { String::new() } else { after.iter().take(CONTEXT).collect() };
 
         let ellipsis = if cut { "…" } else { "" };
         let carets = "^".repeat(shown.chars().count().max(1));
@@ -88,5 +93,15 @@ impl fmt::Display for Place {
 
 /// The text's characters, with those that would move the cursor made visible, so that the carets stand right.
 fn printable(text: &str) -> Vec<char> {
-    text.chars().map(|c| if c.is_whitespace() { ' ' } else if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| {
+            if c.is_whitespace() {
+                ' '
+            } else if c.is_control() {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
 }

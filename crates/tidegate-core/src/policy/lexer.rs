@@ -36,7 +36,13 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, PolicyError> {
             ';' => Token::Semicolon,
             c if c.is_ascii_digit() => number(text, &span, part)?,
             c if is_word(c) => Token::Word(part.to_ascii_lowercase()),
-            c => return Err(PolicyError::at(text, span, format!("unexpected character {c:?}: expected a policy such as `100/minute`"))),
+            c => {
+                return Err(PolicyError::at(
+                    text,
+                    span,
+                    format!("unexpected character {c:?}: expected a policy such as `100/minute`"),
+                ));
+            }
         };
         tokens.push(Spanned { token, span });
     }
@@ -60,7 +66,11 @@ fn is_word(c: char) -> bool {
 
 fn number(text: &str, span: &Range<usize>, part: &str) -> Result<Token, PolicyError> {
     if part.ends_with('_') || part.contains("__") {
-        return Err(PolicyError::at(text, span.clone(), format!("misplaced _ in `{part}`: expected it between two digits")));
+        return Err(PolicyError::at(
+            text,
+            span.clone(),
+            format!("misplaced _ in `{part}`: expected it between two digits"),
+        ));
     }
     Ok(Token::Number(part.replace('_', "")))
 }

@@ -30,9 +30,16 @@ impl fmt::Display for Limit {
 
 /// In the largest unit that measures the period in whole numbers.
 fn write_period(f: &mut fmt::Formatter<'_>, period_ms: u128) -> fmt::Result {
-    const UNITS: [(u128, &str); 6] =
-        [(604_800_000, "week"), (86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"), (1, "ms")];
-    let (unit_ms, name) = UNITS.into_iter().find(|(unit_ms, _)| period_ms % unit_ms == 0).unwrap_or((1, "ms"));
+    const UNITS: [(u128, &str); 6] = [
+        (604_800_000, "week"),
+        (86_400_000, "day"),
+        (3_600_000, "hour"),
+        (60_000, "minute"),
+        (1_000, "second"),
+        (1, "ms"),
+    ];
+    let (unit_ms, name) =
+        UNITS.into_iter().find(|(unit_ms, _)| period_ms.is_multiple_of(*unit_ms)).unwrap_or((1, "ms"));
     match period_ms / unit_ms {
         1 => f.write_str(name),
         count if name == "ms" => write!(f, "{count} ms"),
