@@ -3,7 +3,7 @@
 mod tools;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
@@ -30,11 +30,18 @@ enum Task {
     },
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().task {
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
         Task::Test => test(),
         Task::Lint => lint(),
         Task::Bench { arguments } => bench(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 

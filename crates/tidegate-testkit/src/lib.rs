@@ -1,7 +1,7 @@
 //! What Tidegate's stores are held to, and what they are held against.
 //!
 //! - [`vectors`]: the worked cases in `vectors/`, for any [`Subject`] that can be told the time.
-//! - [`reference`]: a naive limiter, written from the definition of a decision and sharing no code with the real ones.
+//! - [`mod@reference`]: a naive limiter, written from the definition of a decision and sharing no code with the real ones.
 //! - [`walk`]: random requests that look for trouble: at edges, next to them, and back in time.
 //!
 //! A test kit panics where a test should fail.

@@ -85,10 +85,10 @@ impl AnchoredClock {
         if !self.has_counter.load(Ordering::Relaxed) {
             return self.ask();
         }
-        if let Some(mut last) = self.last.try_lock() {
-            if let (_, Some(reading)) = self.read_both() {
-                self.anchor_at(reading, &mut last);
-            }
+        if let Some(mut last) = self.last.try_lock()
+            && let (_, Some(reading)) = self.read_both()
+        {
+            self.anchor_at(reading, &mut last);
         }
         // On along the old line where it was in force until just now, so that nobody sees a step.
         let count = hardware::counter();
