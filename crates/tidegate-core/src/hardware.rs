@@ -116,7 +116,7 @@ pub(crate) fn prefetch<T>(line: &T) {
     let _ = line;
 }
 
-/// The processor's AES: a keyed permutation of 16 bytes that nobody without the key can tell from a random one.
+/// The processor's AES, as a keyed hash of 16 bytes.
 #[derive(Clone)]
 pub(crate) struct BlockCipher {
     #[cfg(target_arch = "x86_64")]
@@ -139,16 +139,18 @@ impl BlockCipher {
         None
     }
 
+    /// Half of the block after six of the ten rounds, and the other half after all ten: the first is there in half the
+    /// time, for what is only a place to look at; the second tells keys apart that have the same place.
     #[cfg(target_arch = "x86_64")]
     #[inline]
-    pub(crate) fn encrypt(&self, block: u128) -> u128 {
+    pub(crate) fn hash(&self, block: u128) -> (u64, u64) {
         // SAFETY: a cipher is only ever made, in `new`, where the processor has AES.
-        unsafe { encrypt(&self.round_keys, block) }
+        unsafe { hash(&self.round_keys, block) }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    pub(crate) fn encrypt(&self, block: u128) -> u128 {
-        block // Never called: there is no cipher.
+    pub(crate) fn hash(&self, block: u128) -> (u64, u64) {
+        (block as u64, (block >> 64) as u64) // Never called: there is no cipher.
     }
 }
 
@@ -160,14 +162,18 @@ fn to_vector(number: u128) -> core::arch::x86_64::__m128i {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "aes")]
-fn encrypt(round_keys: &[core::arch::x86_64::__m128i; BlockCipher::KEYS], block: u128) -> u128 {
+fn hash(round_keys: &[core::arch::x86_64::__m128i; BlockCipher::KEYS], block: u128) -> (u64, u64) {
     use core::arch::x86_64::{_mm_aesenc_si128, _mm_aesenclast_si128, _mm_xor_si128};
-    let [first, rounds @ .., last] = round_keys;
-    let mut state = _mm_xor_si128(to_vector(block), *first);
-    for key in rounds {
-        state = _mm_aesenc_si128(state, *key);
-    }
-    let state = _mm_aesenclast_si128(state, *last);
+    let [first, early @ .., seventh, eighth, ninth, last] = round_keys;
+    let whitened = _mm_xor_si128(to_vector(block), *first);
+    let early = early.iter().fold(whitened, |state, key| _mm_aesenc_si128(state, *key));
+    let late = [seventh, eighth, ninth].into_iter().fold(early, |state, key| _mm_aesenc_si128(state, *key));
+    let late = _mm_aesenclast_si128(late, *last);
+    (to_number(early) as u64, (to_number(late) >> 64) as u64)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn to_number(vector: core::arch::x86_64::__m128i) -> u128 {
     // SAFETY: both are 16 bytes, and any 16 bytes are a value of either.
-    unsafe { std::mem::transmute(state) }
+    unsafe { std::mem::transmute(vector) }
 }

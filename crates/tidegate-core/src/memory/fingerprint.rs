@@ -23,7 +23,7 @@ impl Fingerprint {
 }
 
 /// Makes fingerprints with a secret of its own: one block of AES for a short key where the processor has it, SipHash
-/// for all others. Both are pseudo-random functions of the key, each with a secret of its own.
+/// for all others, each with keys of its own.
 #[derive(Clone)]
 pub(super) struct Fingerprinter {
     short: Option<BlockCipher>,
@@ -63,8 +63,8 @@ impl Fingerprinter {
     pub(super) fn fingerprint(&self, key: &[u8]) -> Fingerprint {
         match (&self.short, short_block(key)) {
             (Some(cipher), Some(block)) => {
-                let hash = cipher.encrypt(block);
-                Fingerprint { low: hash as u64, high: (hash >> 64) as u64 }
+                let (low, high) = cipher.hash(block);
+                Fingerprint { low, high }
             }
             _ => {
                 let hash = self.any.hash(key);

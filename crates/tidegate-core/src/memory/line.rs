@@ -83,11 +83,15 @@ impl Line {
     #[inline(always)]
     pub(super) fn lock_and_guess(&self, fingerprint: Fingerprint) -> (Guard<'_>, usize) {
         let header = self.header.load(Ordering::Relaxed);
-        let differences = (header >> TAGS_AT) as u32 ^ u32::from(fingerprint.tag()).wrapping_mul(LOW_BITS_OF_BYTES);
-        // The highest bit of the lowest byte that is zero, and perhaps of some above it.
-        let zeroes = differences.wrapping_sub(LOW_BITS_OF_BYTES) & !differences & (LOW_BITS_OF_BYTES << 7);
-        let at = zeroes.trailing_zeros() as usize / 8;
+        let at = tag_matches(header, fingerprint).trailing_zeros() as usize / 8;
         (self.lock_from(header), at & (SLOTS - 1))
+    }
+
+    /// Whether the entry of `fingerprint` is not here, but may be in a later line. A glance: nothing is locked.
+    #[inline]
+    pub(super) fn is_passed_by(&self, fingerprint: Fingerprint) -> bool {
+        let header = self.header.load(Ordering::Relaxed);
+        header & OVERFLOWED != 0 && tag_matches(header, fingerprint) == 0
     }
 
     /// Locks unless it is locked.
@@ -136,6 +140,14 @@ impl Line {
             amount_high: std::array::from_fn(|_| AtomicU16::new(0)),
         }
     }
+}
+
+/// A bit for each slot with the tag of `fingerprint`, at bit 7 of its byte; above the first one there may be others.
+#[inline(always)]
+fn tag_matches(header: u64, fingerprint: Fingerprint) -> u32 {
+    let differences = (header >> TAGS_AT) as u32 ^ u32::from(fingerprint.tag()).wrapping_mul(LOW_BITS_OF_BYTES);
+    // The usual way to find the bytes that are zero.
+    differences.wrapping_sub(LOW_BITS_OF_BYTES) & !differences & (LOW_BITS_OF_BYTES << 7)
 }
 
 /// Waits for a holder, which is done within some tens of nanoseconds unless the system took its core away.

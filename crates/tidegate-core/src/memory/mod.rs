@@ -171,6 +171,7 @@ impl MemoryStore {
             if batch.is_empty() {
                 return;
             }
+            batch.iter().for_each(|(place, _)| self.table.prefetch_beyond(*place));
             decisions.extend(batch.into_iter().map(|(place, cost)| self.run::<Checking>(plan, place, now, cost)));
         }
     }

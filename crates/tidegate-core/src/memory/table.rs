@@ -26,7 +26,7 @@ const SMALL: usize = 16;
 /// many such places are tried.
 const NEAR: usize = 4;
 const FAR: usize = 8;
-const FAR_TRIES: u32 = 16;
+const FAR_TRIES: u32 = 4;
 /// Of a hundred slots, how many `max_keys` fills.
 const FILL_PERCENT: u64 = 70;
 
@@ -177,6 +177,15 @@ impl Table {
         }
     }
 
+    /// Has the line after it brought near, too, if the entry is not in its home but may be beyond it. Once the home is
+    /// near, that costs little.
+    #[inline]
+    pub(super) fn prefetch_beyond(&self, place: Place) {
+        if self.lines.get(place.home).is_some_and(|line| line.is_passed_by(place.fingerprint)) {
+            self.prefetch(Place { home: place.home + 1, ..place });
+        }
+    }
+
     /// Works on the entry at `place`, and stores the change.
     ///
     /// While a line is fetched from far away the processor runs ahead into the next checks, as far as its buffers hold
@@ -197,20 +206,24 @@ impl Table {
             }
             return decision;
         }
-        self.update_any::<W>(line, is_sweep_due, place, step, now, cost)
+        self.update_any::<W>(line, is_sweep_due, fingerprint.low, fingerprint.high, home, step, now, cost)
     }
 
     /// The same in every case: wherever the entry stands, if it does, and whatever becomes of it.
     #[inline(never)]
+    #[allow(clippy::too_many_arguments)] // One by one they are in registers; together they would have to be stored first.
     fn update_any<'a, W: Work>(
         &'a self,
         line: Guard<'a>,
         is_sweep_due: bool,
-        place: Place,
+        low: u64,
+        high: u64,
+        home: usize,
         step: &W::Step,
         now: u64,
         cost: u64,
     ) -> Decision {
+        let place = Place { fingerprint: Fingerprint { low, high }, home };
         let mut probe = Probe::new(self, place.home, line);
         let found = probe.find(place.fingerprint);
         let slot = found.as_ref().map(|(line, at)| line.slot(*at));
@@ -281,7 +294,7 @@ impl Table {
         let near = if self.homes == 1 { SMALL } else { NEAR };
         while probe.lines.len() < near && probe.lock_next() {}
         let near = probe.least(now);
-        let far = (0..FAR_TRIES).find_map(|again| self.least_far_away(spread.rotate_left(again), now));
+        let far = self.least_far_away(spread, now);
         match (near, far) {
             (Some((near, index)), far) if far.as_ref().is_none_or(|(far, _)| near <= *far) => {
                 self.evict(&mut probe.lines[index], near);
@@ -307,10 +320,26 @@ impl Table {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The entry that carries least in a place that `spread` chooses, and its line. Locks are taken going up, and these
-    /// may be below those that are held: nobody waits for them, and one that another holds is left out.
+    /// The entry that carries least in a place that `spread` chooses, and its line: in the first of a few such places that
+    /// has one which is not being denied, if any has.
     fn least_far_away(&self, spread: u64, now: u64) -> Option<(Rank, Guard<'_>)> {
-        let first = ((u128::from(spread) * u128::from(self.homes)) >> 64) as usize;
+        let places = (0..FAR_TRIES).filter_map(|again| self.least_at(spread.rotate_left(16 * again), now));
+        let mut least = None;
+        for found in places {
+            let is_denied = found.0.is_denied;
+            least = Some(found);
+            if !is_denied {
+                break;
+            }
+        }
+        least
+    }
+
+    /// Locks are taken going up, and these may be below those that are held: nobody waits for them, and a line that another
+    /// holds is left out.
+    fn least_at(&self, spread: u64, now: u64) -> Option<(Rank, Guard<'_>)> {
+        let places = self.homes.saturating_sub(FAR as u64).max(1);
+        let first = ((u128::from(spread) * u128::from(places)) >> 64) as usize;
         let lines = self.lines[first..].iter().take(FAR).filter_map(Line::try_lock);
         lines.filter_map(|line| Some((least(&line, now)?, line))).min_by_key(|(rank, _)| *rank)
     }
@@ -407,6 +436,9 @@ impl<'a> Probe<'a> {
     /// Locks the next line. False at the end of the reach.
     fn lock_next(&mut self) -> bool {
         let next = self.home + self.lines.len();
+        if let Some(line) = self.table.lines.get(next + 1) {
+            hardware::prefetch(line);
+        }
         match self.table.lines.get(next) {
             Some(line) if !self.lines.is_full() => {
                 self.lines.push(line.lock());
@@ -458,5 +490,28 @@ impl<'a> Probe<'a> {
             }
         }
         false
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Table {
+    /// What holds between any two checks: an entry is found from its home, and every entry is counted.
+    pub(super) fn assert_sound(&self) {
+        let mut keys = 0;
+        for (index, line) in self.lines.iter().enumerate() {
+            let line = line.lock();
+            for (at, _) in line.slots() {
+                keys += 1;
+                let home = self.home(line.fingerprint(at));
+                assert!((home..home + REACH).contains(&index), "an entry of {home} in {index}");
+                for passed in home..index {
+                    assert!(
+                        self.lines[passed].lock().has_overflowed(),
+                        "an entry of {home} in {index} passed {passed}"
+                    );
+                }
+            }
+        }
+        assert_eq!(keys, self.counted().keys);
     }
 }

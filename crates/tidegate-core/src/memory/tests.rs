@@ -238,3 +238,27 @@ fn a_plan_does_not_tell_its_secret() {
     let shown = format!("{:?}", store.plan(&"1/s".parse().unwrap()));
     assert!(shown.contains("kept") && !shown.contains("SipHasher") && !shown.contains("m128i"), "{shown}");
 }
+
+/// Random keys come, are forgotten, expire and are dropped, on stores from nearly empty to always full: whatever
+/// happens, each entry can be found and is counted.
+#[test]
+fn the_table_stays_sound() {
+    let mut random = fastrand::Rng::with_seed(5);
+    for round in 0..60 {
+        let max_keys = [3, 40, 100, 400][round % 4];
+        let (limiter, clock) = limiter(POLICIES[round % POLICIES.len()], max_keys);
+        for step in 0..2_000 {
+            let key = random.u64(0..max_keys * [1, 2, 20][round % 3]).to_string();
+            match random.u8(0..20) {
+                0 => limiter.reset(&key).now().unwrap(),
+                1 => drop(limiter.refund(&key, 1).now().unwrap()),
+                2 => clock.advance(Duration::from_millis(random.u64(0..2_000))),
+                _ => drop(limiter.check(&key).now().unwrap()),
+            }
+            if step % 20 == 0 {
+                limiter.store().table.assert_sound();
+            }
+        }
+        assert!(limiter.store().stats().keys <= max_keys);
+    }
+}
