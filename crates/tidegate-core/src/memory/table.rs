@@ -370,7 +370,9 @@ impl Table {
                 self.counts.expiries.fetch_add(1, Ordering::Relaxed);
             }
         }
-        if probe.lines[0].has_overflowed() && !probe.is_passed_by_any() {
+        // A full line will be passed again: only where there is room is it worth a look whether it still is.
+        let may_be_over = probe.lines[0].has_overflowed() && probe.lines[0].vacancy().is_some();
+        if may_be_over && !probe.is_passed_by_any() {
             probe.lines[0].set_overflowed(false);
         }
         // The next one to come finds its line near.
