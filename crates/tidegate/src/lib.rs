@@ -5,3 +5,8 @@ pub use tidegate_core::{
     ManualClock, MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Outcome, Plan, Policy, PolicyError,
     Rate, Record, Refund, Reset, Store, StoreError, Timestamp,
 };
+
+/// The example in the repository's README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ReadmeExample;

@@ -1,6 +1,7 @@
 //! The in-memory store.
 
 mod arena;
+mod evict;
 mod fingerprint;
 mod keep;
 mod line;
@@ -8,6 +9,7 @@ mod line;
 mod loom_tests;
 mod packed;
 mod plan;
+mod probe;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -4,11 +4,11 @@
 //! line it passed is marked as overflowed. Whatever works on a key holds the lock of its home from beginning to end, so
 //! that checks of one key come one after the other; more locks are only ever taken going up, so nobody waits in a circle.
 
-use arrayvec::ArrayVec;
-
 use super::arena::Arena;
+use super::evict::SMALL;
 use super::fingerprint::Fingerprint;
 use super::line::{Guard, Kind, Line, SLOTS, Slot};
+use super::probe::Probe;
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::hardware;
@@ -20,13 +20,6 @@ pub(super) const REACH: usize = 64;
 /// How long what has expired is left in its place where nobody else needs it: a key that is used all the time would
 /// otherwise be forgotten and added again all the time. In nanoseconds.
 const GRACE: u64 = 1_000_000_000;
-/// How many lines a table has at the most in which the entry that carries least is looked for in all of them.
-const SMALL: usize = 16;
-/// In a larger one: how many lines from the home of a new key on are looked through, how many in another place, and how
-/// many such places are tried.
-const NEAR: usize = 4;
-const FAR: usize = 8;
-const FAR_TRIES: u32 = 4;
 /// Of a hundred slots, how many `max_keys` fills.
 const FILL_PERCENT: u64 = 70;
 
@@ -37,22 +30,22 @@ type Lines = hardware::Zeroes<Line>;
 type Lines = Box<[Line]>;
 
 pub(super) struct Table {
-    lines: Lines,
+    pub(super) lines: Lines,
     /// Lines that can be a home. Those after them only take what overflows.
-    homes: u64,
+    pub(super) homes: u64,
     max_keys: u64,
     pub(super) arena: Arena,
     clock: Clock,
-    counts: Counts,
+    pub(super) counts: Counts,
 }
 
 /// Written now and then by every thread: on a line of their own, away from what is only read.
 #[repr(align(128))]
-struct Counts {
-    keys: AtomicU64,
+pub(super) struct Counts {
+    pub(super) keys: AtomicU64,
     cursor: AtomicU64,
-    evictions: AtomicU64,
-    expiries: AtomicU64,
+    pub(super) evictions: AtomicU64,
+    pub(super) expiries: AtomicU64,
 }
 
 /// What a check did to an entry.
@@ -165,7 +158,7 @@ impl Table {
 
     /// The line that the entry of `fingerprint` stands in if there is room for it.
     #[inline]
-    fn home(&self, fingerprint: Fingerprint) -> usize {
+    pub(super) fn home(&self, fingerprint: Fingerprint) -> usize {
         ((u128::from(fingerprint.low) * u128::from(self.homes)) >> 64) as usize
     }
 
@@ -285,72 +278,13 @@ impl Table {
         })
     }
 
-    /// Drops an entry that carries little; the one that takes its place is counted for it.
-    ///
-    /// Of those near the home and of those in some other place the one that carries least. The other place matters: where
-    /// keys happen to stand dense their oldest is older, so that places even out, and no flood digs a hole anywhere.
-    #[cold]
-    fn make_room<'a>(&'a self, probe: &mut Probe<'a>, spread: u64, now: u64) {
-        let near = if self.homes == 1 { SMALL } else { NEAR };
-        while probe.lines.len() < near && probe.lock_next() {}
-        let near = probe.least(now);
-        let far = self.least_far_away(spread, now);
-        match (near, far) {
-            (Some((near, index)), far) if far.as_ref().is_none_or(|(far, _)| near <= *far) => {
-                self.evict(&mut probe.lines[index], near);
-            }
-            (_, Some((far, mut line))) => self.evict(&mut line, far),
-            // A full table with nothing in any of these places: chance does not bring that about. One key too many.
-            _ => drop(self.counts.keys.fetch_add(1, Ordering::Relaxed)),
-        }
-    }
-
-    /// Every slot within reach is taken, which chance brings about in one of a hundred tables of a hundred million keys.
-    #[cold]
-    fn drop_near(&self, probe: &mut Probe<'_>, now: u64) {
-        if let Some((rank, index)) = probe.least(now) {
-            self.evict(&mut probe.lines[index], rank);
-            self.counts.keys.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn evict(&self, line: &mut Guard<'_>, rank: Rank) {
-        self.release(line, rank.at);
-        let count = if rank.is_expired { &self.counts.expiries } else { &self.counts.evictions };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The entry that carries least in a place that `spread` chooses, and its line: in the first of a few such places that
-    /// has one which is not being denied, if any has.
-    fn least_far_away(&self, spread: u64, now: u64) -> Option<(Rank, Guard<'_>)> {
-        let places = (0..FAR_TRIES).filter_map(|again| self.least_at(spread.rotate_left(16 * again), now));
-        let mut least = None;
-        for found in places {
-            let is_denied = found.0.is_denied;
-            least = Some(found);
-            if !is_denied {
-                break;
-            }
-        }
-        least
-    }
-
-    /// Locks are taken going up, and these may be below those that are held: nobody waits for them, and a line that another
-    /// holds is left out.
-    fn least_at(&self, spread: u64, now: u64) -> Option<(Rank, Guard<'_>)> {
-        let places = self.homes.saturating_sub(FAR as u64).max(1);
-        let first = ((u128::from(spread) * u128::from(places)) >> 64) as usize;
-        let lines = self.lines[first..].iter().take(FAR).filter_map(Line::try_lock);
-        lines.filter_map(|line| Some((least(&line, now)?, line))).min_by_key(|(rank, _)| *rank)
-    }
-
     /// Empties a slot, and counts one key less.
     fn clear(&self, line: &mut Guard<'_>, at: usize) {
         self.release(line, at);
         self.counts.keys.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn release(&self, line: &mut Guard<'_>, at: usize) {
+    pub(super) fn release(&self, line: &mut Guard<'_>, at: usize) {
         let slot = line.slot(at);
         if slot.kind == Kind::Record {
             self.arena.take(slot.amount);
@@ -382,25 +316,6 @@ impl Table {
     }
 }
 
-/// What an entry carries: one that has expired nothing, one that is being denied most, others the more the later they
-/// reset.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    is_denied: bool,
-    expires_at: u64,
-    is_expired: bool,
-    at: usize,
-}
-
-/// The entry of a line that carries least.
-fn least(line: &Guard<'_>, now: u64) -> Option<Rank> {
-    let rank = |(at, slot): (usize, Slot)| {
-        let is_expired = slot.is_expired(now);
-        Rank { is_denied: !is_expired && line.is_marked(at), expires_at: slot.expires_at(), is_expired, at }
-    };
-    line.slots().map(rank).min()
-}
-
 fn apply(line: &mut Guard<'_>, at: usize, change: &Change) {
     if let Some(slot) = change.write {
         line.write(at, slot);
@@ -419,80 +334,6 @@ fn allocate(lines: usize) -> Option<Lines> {
 #[cfg(loom)]
 fn allocate(lines: usize) -> Option<Lines> {
     Some((0..lines).map(|_| Line::new()).collect())
-}
-
-/// Lines locked from a home upwards.
-struct Probe<'a> {
-    table: &'a Table,
-    home: usize,
-    lines: ArrayVec<Guard<'a>, REACH>,
-}
-
-impl<'a> Probe<'a> {
-    fn new(table: &'a Table, home: usize, line: Guard<'a>) -> Self {
-        let mut lines = ArrayVec::new();
-        lines.push(line);
-        Self { table, home, lines }
-    }
-
-    /// Locks the next line. False at the end of the reach.
-    fn lock_next(&mut self) -> bool {
-        let next = self.home + self.lines.len();
-        if let Some(line) = self.table.lines.get(next + 1) {
-            hardware::prefetch(line);
-        }
-        match self.table.lines.get(next) {
-            Some(line) if !self.lines.is_full() => {
-                self.lines.push(line.lock());
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Looks in the home, and in the lines after it for as long as something passed them.
-    fn find(&mut self, fingerprint: Fingerprint) -> Option<(&mut Guard<'a>, usize)> {
-        loop {
-            if let Some(at) = self.lines.last()?.find(fingerprint) {
-                return Some((self.lines.last_mut()?, at));
-            }
-            if !(self.lines.last()?.has_overflowed() && self.lock_next()) {
-                return None;
-            }
-        }
-    }
-
-    /// The entry that carries least in the lines that are locked, and which line that is.
-    fn least(&self, now: u64) -> Option<(Rank, usize)> {
-        self.lines.iter().enumerate().filter_map(|(index, line)| Some((least(line, now)?, index))).min()
-    }
-
-    /// The first line within reach, from the home on, in which `choose` finds a place.
-    fn place(&mut self, mut choose: impl FnMut(&mut Guard<'a>) -> Option<usize>) -> Option<(usize, usize)> {
-        for index in 0..REACH {
-            if index == self.lines.len() && !self.lock_next() {
-                return None;
-            }
-            if let Some(at) = choose(&mut self.lines[index]) {
-                return Some((index, at));
-            }
-        }
-        None
-    }
-
-    /// Whether an entry in a later line has its home in this one or before it.
-    fn is_passed_by_any(&mut self) -> bool {
-        while self.lines.last().is_some_and(Guard::has_overflowed) && self.lock_next() {
-            let passes = self
-                .lines
-                .last()
-                .is_some_and(|line| line.slots().any(|(at, _)| self.table.home(line.fingerprint(at)) <= self.home));
-            if passes {
-                return true;
-            }
-        }
-        false
-    }
 }
 
 #[cfg(all(test, not(loom)))]

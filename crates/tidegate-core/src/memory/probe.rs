@@ -1,0 +1,83 @@
+//! A walk through the table: lines locked from a home upwards.
+
+use arrayvec::ArrayVec;
+
+use super::evict::{Rank, least};
+use super::fingerprint::Fingerprint;
+use super::line::Guard;
+use super::table::{REACH, Table};
+use crate::hardware;
+
+/// Lines locked from a home upwards.
+pub(super) struct Probe<'a> {
+    table: &'a Table,
+    pub(super) home: usize,
+    pub(super) lines: ArrayVec<Guard<'a>, REACH>,
+}
+
+impl<'a> Probe<'a> {
+    pub(super) fn new(table: &'a Table, home: usize, line: Guard<'a>) -> Self {
+        let mut lines = ArrayVec::new();
+        lines.push(line);
+        Self { table, home, lines }
+    }
+
+    /// Locks the next line. False at the end of the reach.
+    pub(super) fn lock_next(&mut self) -> bool {
+        let next = self.home + self.lines.len();
+        if let Some(line) = self.table.lines.get(next + 1) {
+            hardware::prefetch(line);
+        }
+        match self.table.lines.get(next) {
+            Some(line) if !self.lines.is_full() => {
+                self.lines.push(line.lock());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Looks in the home, and in the lines after it for as long as something passed them.
+    pub(super) fn find(&mut self, fingerprint: Fingerprint) -> Option<(&mut Guard<'a>, usize)> {
+        loop {
+            if let Some(at) = self.lines.last()?.find(fingerprint) {
+                return Some((self.lines.last_mut()?, at));
+            }
+            if !(self.lines.last()?.has_overflowed() && self.lock_next()) {
+                return None;
+            }
+        }
+    }
+
+    /// The entry that carries least in the lines that are locked, and which line that is.
+    pub(super) fn least(&self, now: u64) -> Option<(Rank, usize)> {
+        self.lines.iter().enumerate().filter_map(|(index, line)| Some((least(line, now)?, index))).min()
+    }
+
+    /// The first line within reach, from the home on, in which `choose` finds a place.
+    pub(super) fn place(&mut self, mut choose: impl FnMut(&mut Guard<'a>) -> Option<usize>) -> Option<(usize, usize)> {
+        for index in 0..REACH {
+            if index == self.lines.len() && !self.lock_next() {
+                return None;
+            }
+            if let Some(at) = choose(&mut self.lines[index]) {
+                return Some((index, at));
+            }
+        }
+        None
+    }
+
+    /// Whether an entry in a later line has its home in this one or before it.
+    pub(super) fn is_passed_by_any(&mut self) -> bool {
+        while self.lines.last().is_some_and(Guard::has_overflowed) && self.lock_next() {
+            let passes = self
+                .lines
+                .last()
+                .is_some_and(|line| line.slots().any(|(at, _)| self.table.home(line.fingerprint(at)) <= self.home));
+            if passes {
+                return true;
+            }
+        }
+        false
+    }
+}
