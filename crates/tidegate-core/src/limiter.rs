@@ -303,3 +303,45 @@ impl<S: Store> fmt::Debug for Limiter<S> {
         f.debug_struct("Limiter").field("policy", &self.shared.policy.to_string()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_share_and_go_anywhere() {
+        fn goes_anywhere<T: Clone + Send + Sync + 'static>(_: &T) {}
+        let limiter = Limiter::memory("2/minute".parse().unwrap());
+        goes_anywhere(&limiter);
+        let clone = limiter.clone();
+        std::thread::spawn(move || clone.check("k").now().unwrap()).join().unwrap();
+        assert_eq!(limiter.check("k").now().unwrap().remaining(), 0);
+    }
+
+    #[test]
+    fn bad_input_is_an_error_and_takes_nothing() {
+        let limiter = Limiter::memory("10/minute".parse().unwrap());
+        assert!(matches!(limiter.check("").now(), Err(CheckError::EmptyKey(_))));
+        assert!(matches!(limiter.refund("", 1).now(), Err(CheckError::EmptyKey(_))));
+        assert!(matches!(limiter.reset("").now(), Err(CheckError::EmptyKey(_))));
+        let batch = [("k", Cost::ONE), ("", Cost::ONE)];
+        assert!(matches!(limiter.check_many(&batch).now(), Err(CheckError::EmptyKey(_))));
+        for cost in [-1.0, f64::NAN, f64::INFINITY, 0.0001, 1e10] {
+            assert!(matches!(limiter.check("k").cost(cost).now(), Err(CheckError::Cost(_))), "{cost}");
+            assert!(matches!(limiter.refund("k", cost).now(), Err(CheckError::Cost(_))), "{cost}");
+        }
+        assert!(matches!(limiter.check("k").cost(-1).now(), Err(CheckError::Cost(CostError::Negative))));
+        assert!(matches!(limiter.check("k").cost(u64::MAX).now(), Err(CheckError::Cost(CostError::TooLarge))));
+        assert_eq!(limiter.check("k").cost(0).now().unwrap().remaining(), 10);
+        assert_eq!(limiter.store().stats().keys, 0);
+    }
+
+    #[test]
+    fn a_batch_is_decided_in_order_at_one_time() {
+        let limiter = Limiter::memory("3/minute".parse().unwrap());
+        let requests: Vec<(String, Cost)> = (0..100).map(|n| (format!("{}", n % 25), Cost::ONE)).collect();
+        let decisions = limiter.check_many(&requests).now().unwrap();
+        let allowed: Vec<bool> = decisions.iter().map(Decision::is_allowed).collect();
+        assert_eq!(allowed, (0..100).map(|n| n < 75).collect::<Vec<_>>());
+    }
+}

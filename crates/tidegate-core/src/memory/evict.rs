@@ -3,6 +3,7 @@
 use super::line::{Guard, Line, Slot};
 use super::probe::Probe;
 use super::table::Table;
+use crate::hardware;
 use crate::sync::Ordering;
 
 /// How many lines a table has at the most in which the entry that carries least is looked for in all of them.
@@ -20,6 +21,8 @@ impl Table {
     /// keys happen to stand dense their oldest is older, so that places even out, and no flood digs a hole anywhere.
     #[cold]
     pub(super) fn make_room<'a>(&'a self, probe: &mut Probe<'a>, spread: u64, now: u64) {
+        // On their way while those near are looked at.
+        self.lines_at(spread).for_each(hardware::prefetch);
         let near = if self.homes == 1 { SMALL } else { NEAR };
         while probe.lines.len() < near && probe.lock_next() {}
         let near = probe.least(now);
@@ -67,10 +70,14 @@ impl Table {
     /// Locks are taken going up, and these may be below those that are held: nobody waits for them, and a line that another
     /// holds is left out.
     fn least_at(&self, spread: u64, now: u64) -> Option<(Rank, Guard<'_>)> {
+        let lines = self.lines_at(spread).filter_map(Line::try_lock);
+        lines.filter_map(|line| Some((least(&line, now)?, line))).min_by_key(|(rank, _)| *rank)
+    }
+
+    fn lines_at(&self, spread: u64) -> impl Iterator<Item = &Line> {
         let places = self.homes.saturating_sub(FAR as u64).max(1);
         let first = ((u128::from(spread) * u128::from(places)) >> 64) as usize;
-        let lines = self.lines[first..].iter().take(FAR).filter_map(Line::try_lock);
-        lines.filter_map(|line| Some((least(&line, now)?, line))).min_by_key(|(rank, _)| *rank)
+        self.lines[first..].iter().take(FAR)
     }
 }
 
