@@ -143,6 +143,18 @@ fn the_table_sums_up() {
     ] {
         assert!(table.contains(expected), "{expected}: {table}");
     }
+    let never = simulate(
+        &["-p", "5/s", "-t", "-", "-o", "table"],
+        "{\"at_us\":9,\"key\":\"a\",\"cost\":50}\n{\"at_us\":1,\"key\":\"a\"}\n",
+    );
+    assert!(
+        stdout(&never).contains("1 request can never pass") && stdout(&never).contains("never\n"),
+        "{}",
+        stdout(&never)
+    );
+    assert!(stdout(&never).contains("2 requests in 8 µs"), "{}", stdout(&never));
+    let broken = simulate(&["-p", "5/s", "-t", "-", "-o", "table"], "{\"at_us\":9,\"key\":\"a\"}\n{");
+    assert!(complaint(&broken).contains("line 2") && String::from_utf8_lossy(&broken.stdout).contains("1 request in"));
     let empty = simulate(&["-p", "1/s", "-t", "-", "-o", "table"], "");
     assert!(stdout(&empty).contains("0 requests"));
 }
@@ -196,7 +208,8 @@ fn long_traces_need_little_memory() {
     };
     let table = bounded("-o table");
     assert!(stdout(&table).contains("allowed   1000000 (100.0 %)"), "{}", stdout(&table));
-    assert!(stdout(&table).contains("keys      more than"));
+    assert!(stdout(&table).contains("keys      more than 200000"), "{}", stdout(&table));
+    assert!(stdout(&table).contains("busiest keys") && stdout(&table).contains("may be missing"), "{}", stdout(&table));
     assert!(table.stderr.is_empty());
     let full = bounded("-o table --store 'memory://?max_keys=1000'");
     assert!(stdout(&full).contains("1000000"));
@@ -210,4 +223,27 @@ fn simulations_chain() {
     let first = stdout(&simulate(&["-p", "100/minute", "-t", sample().to_str().unwrap()], ""));
     let second = stdout(&simulate(&["-p", "100/minute", "-t", "-"], &first));
     assert_eq!(first, second);
+}
+
+/// Whoever follows a trace as it grows gets each answer when it is there, not when a buffer is full.
+#[test]
+fn a_live_trace_is_answered_at_once() {
+    use std::io::{BufRead, BufReader};
+    let mut child = Command::new(TIDEGATE)
+        .args(["simulate", "-p", "1/s", "-t", "-", "-o", "jsonl"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
+    // A byte order mark and the other system's line ends are no obstacle.
+    for (line, allowed) in [("\u{feff}{\"at_us\":1,\"key\":\"a\"}\r\n", true), ("{\"at_us\":2,\"key\":\"a\"}\n", false)]
+    {
+        stdin.write_all(line.as_bytes()).unwrap();
+        let answer: Value = serde_json::from_str(&answers.next().unwrap().unwrap()).unwrap();
+        assert_eq!(answer["allowed"], allowed);
+    }
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
 }

@@ -34,7 +34,7 @@ pub enum CostError {
     #[error("a cost is a decimal number such as 1 or 2.5")]
     NotANumber,
     /// More than three decimals.
-    #[error("a cost cannot be finer than 0.001")]
+    #[error("a cost cannot be finer than 0.001: round it first")]
     TooFine,
     /// Above [`Cost::MAX`], or infinite.
     #[error("a cost is at most 1,000,000,000")]

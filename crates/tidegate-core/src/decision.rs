@@ -70,8 +70,8 @@ impl Decision {
 
     /// The shortest wait after which this same request is allowed, if nothing else comes.
     ///
-    /// `None` where there is nothing to wait for: it was allowed, or never will be. [`outcome`](Self::outcome)
-    /// tells these two apart.
+    /// `None` where there is nothing to wait for: it was allowed, or never will be. So this does not tell whether a
+    /// request may go on: [`is_allowed`](Self::is_allowed) does, and [`outcome`](Self::outcome) tells all three apart.
     #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {

@@ -79,8 +79,8 @@ impl<S: Store> Limiter<S> {
     /// The same limiter under a changed policy. Where only limits or bursts differ, what was used counts on; where an
     /// algorithm, an anchor or a period does, keys start afresh.
     ///
-    /// It is not a second limiter beside this one: the two count together. Limits that are to count apart need a store
-    /// each, or keys that differ.
+    /// It is not a second limiter beside this one: where only limits or bursts differ, the two count together. Limits that
+    /// are to count apart need a store each, or keys that differ.
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         Self::on(Arc::clone(&self.shared.store), policy)
@@ -107,7 +107,11 @@ impl<S: Store> Limiter<S> {
     /// Decides on a batch of requests in order, at one time, each for itself. In memory this is several times faster
     /// than one by one: the keys are all hashed and brought near before the first is decided on.
     #[inline]
-    pub fn check_many<'a, K: AsRef<[u8]>>(&'a self, requests: &'a [(K, Cost)]) -> CheckMany<'a, K, S> {
+    pub fn check_many<'a, K, C>(&'a self, requests: &'a [(K, C)]) -> CheckMany<'a, K, C, S>
+    where
+        K: AsRef<[u8]>,
+        C: Copy + TryInto<Cost, Error: Into<CostError>>,
+    {
         CheckMany { limiter: self, requests }
     }
 
@@ -162,23 +166,30 @@ impl Check<'_, MemoryStore> {
 /// A batch of requests. Nothing happens until `.now()` (in memory) or `.await`.
 #[must_use = "nothing is checked until `.now()` or `.await`"]
 #[derive(Debug)]
-pub struct CheckMany<'a, K, S: Store> {
+pub struct CheckMany<'a, K, C, S: Store> {
     limiter: &'a Limiter<S>,
-    requests: &'a [(K, Cost)],
+    requests: &'a [(K, C)],
 }
 
-impl<'a, K: AsRef<[u8]>, S: Store> CheckMany<'a, K, S> {
-    /// All keys, or the first error before anything is taken.
-    fn keyed(&self) -> Result<Vec<(Key<'a>, Cost)>, EmptyKey> {
-        self.requests.iter().map(|(key, cost)| Ok((Key::new(key.as_ref())?, *cost))).collect()
-    }
+/// One request of a batch, checked.
+#[inline]
+fn keyed<K, C>((key, cost): &(K, C)) -> Result<(Key<'_>, Cost), CheckError>
+where
+    K: AsRef<[u8]>,
+    C: Copy + TryInto<Cost, Error: Into<CostError>>,
+{
+    Ok((Key::new(key.as_ref())?, (*cost).try_into().map_err(Into::into)?))
 }
 
-impl<K: AsRef<[u8]>> CheckMany<'_, K, MemoryStore> {
+impl<K, C> CheckMany<'_, K, C, MemoryStore>
+where
+    K: AsRef<[u8]>,
+    C: Copy + TryInto<Cost, Error: Into<CostError>>,
+{
     /// Decides on all, in order.
     ///
     /// # Errors
-    /// If a key is empty. Then nothing is taken, from any key.
+    /// If a key is empty or a cost is not one. Then nothing is taken, from any key.
     pub fn now(self) -> Result<Vec<Decision>, CheckError> {
         let mut decisions = Vec::with_capacity(self.requests.len());
         self.now_into(&mut decisions)?;
@@ -188,15 +199,12 @@ impl<K: AsRef<[u8]>> CheckMany<'_, K, MemoryStore> {
     /// Decides on all, in order, and adds the decisions to a list that is used again and again.
     ///
     /// # Errors
-    /// If a key is empty. Then nothing is taken, from any key, and nothing is added.
+    /// If a key is empty or a cost is not one. Then nothing is taken, from any key, and nothing is added.
     pub fn now_into(self, decisions: &mut Vec<Decision>) -> Result<(), CheckError> {
         let Shared { store, plan, .. } = &*self.limiter.shared;
-        if self.requests.iter().any(|(key, _)| key.as_ref().is_empty()) {
-            return Err(EmptyKey.into());
-        }
-        let keyed = self.requests.iter().filter_map(|(key, cost)| Some((Key::new(key.as_ref()).ok()?, *cost)));
+        self.requests.iter().try_for_each(|request| keyed(request).map(drop))?;
         decisions.reserve(self.requests.len());
-        store.check_many(plan, keyed, decisions);
+        store.check_many(plan, self.requests.iter().filter_map(|request| keyed(request).ok()), decisions);
         Ok(())
     }
 }
@@ -256,14 +264,19 @@ impl<'a, S: Store> IntoFuture for Check<'a, S> {
     }
 }
 
-impl<'a, K: AsRef<[u8]> + Sync, S: Store> IntoFuture for CheckMany<'a, K, S> {
+impl<'a, K, C, S: Store> IntoFuture for CheckMany<'a, K, C, S>
+where
+    K: AsRef<[u8]> + Sync,
+    C: Copy + TryInto<Cost, Error: Into<CostError>> + Sync,
+{
     type Output = Result<Vec<Decision>, CheckError>;
     type IntoFuture = Answer<'a, Vec<Decision>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Shared { store, plan, .. } = &*self.limiter.shared;
-            Ok(store.check_many(plan, &self.keyed()?).await?)
+            let requests = self.requests.iter().map(keyed).collect::<Result<Vec<_>, _>>()?;
+            Ok(store.check_many(plan, &requests).await?)
         })
     }
 }
@@ -326,6 +339,7 @@ mod tests {
         assert!(matches!(limiter.reset("").now(), Err(CheckError::EmptyKey(_))));
         let batch = [("k", Cost::ONE), ("", Cost::ONE)];
         assert!(matches!(limiter.check_many(&batch).now(), Err(CheckError::EmptyKey(_))));
+        assert!(matches!(limiter.check_many(&[("k", 1), ("k", -1)]).now(), Err(CheckError::Cost(_))));
         for cost in [-1.0, f64::NAN, f64::INFINITY, 0.0001, 1e10] {
             assert!(matches!(limiter.check("k").cost(cost).now(), Err(CheckError::Cost(_))), "{cost}");
             assert!(matches!(limiter.refund("k", cost).now(), Err(CheckError::Cost(_))), "{cost}");

@@ -2,9 +2,11 @@
 
 use std::io::{BufWriter, Write};
 
+use anyhow::Context;
 use serde::Serialize;
 use tidegate::{Cost, Decision, Outcome};
 
+use super::Sink;
 use super::trace::{Act, Step};
 
 /// Writes what went in and what came out, durations rounded up to microseconds.
@@ -46,8 +48,10 @@ impl<W: Write> Answers<W> {
     pub(super) fn new(writer: W) -> Self {
         Self { writer: BufWriter::with_capacity(1 << 16, writer) }
     }
+}
 
-    pub(super) fn write(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
+impl<W: Write> Sink for Answers<W> {
+    fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
         let (cost, refund) = match step.act {
             Act::Check(cost) => (Some(Number(cost)), None),
             Act::Refund(cost) => (None, Some(Number(cost))),
@@ -68,12 +72,12 @@ impl<W: Write> Answers<W> {
             reset_after_us: micros(decision.reset_after()),
             delay_us: micros(decision.delay()),
         };
-        serde_json::to_writer(&mut self.writer, &answer).map_err(std::io::Error::from)?;
-        Ok(self.writer.write_all(b"\n")?)
+        serde_json::to_writer(&mut self.writer, &answer).map_err(std::io::Error::from).context("standard output")?;
+        self.writer.write_all(b"\n").context("standard output")
     }
 
-    pub(super) fn finish(mut self) -> anyhow::Result<()> {
-        Ok(self.writer.flush()?)
+    fn flush(&mut self) -> anyhow::Result<()> {
+        self.writer.flush().context("standard output")
     }
 }
 

@@ -10,12 +10,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// No line of a trace is longer. What is, is not a trace, and is not read to its end.
 const LONGEST_LINE: u64 = 1 << 20;
+/// Some editors begin a file with it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// How often the progress bar is told, in lines: it costs more than a line does.
 const LINES_A_TICK: u64 = 1 << 12;
 
 pub(super) struct Input {
     name: String,
-    reader: Box<dyn BufRead>,
+    reader: BufReader<Box<dyn Read>>,
     line: Vec<u8>,
     number: u64,
     bytes: u64,
@@ -25,8 +27,8 @@ pub(super) struct Input {
 impl Input {
     /// Opens a file, or standard input for `-`.
     pub(super) fn open(path: &str) -> anyhow::Result<Self> {
-        let (name, reader, length): (_, Box<dyn BufRead>, _) = if path == "-" {
-            ("standard input".to_owned(), Box::new(std::io::stdin().lock()), None)
+        let (name, reader, length): (_, Box<dyn Read>, _) = if path == "-" {
+            ("standard input".to_owned(), Box::new(std::io::stdin()), None)
         } else {
             let file = File::open(path).with_context(|| format!("--trace {path}"))?;
             let metadata = file.metadata().with_context(|| format!("--trace {path}"))?;
@@ -34,9 +36,15 @@ impl Input {
                 bail!("--trace {path}: is a folder: expected a file of JSON lines, or -");
             }
             let length = metadata.is_file().then_some(metadata.len());
-            (path.to_owned(), Box::new(BufReader::with_capacity(1 << 16, file)), length)
+            (path.to_owned(), Box::new(file), length)
         };
+        let reader = BufReader::with_capacity(1 << 16, reader);
         Ok(Self { name, reader, line: Vec::new(), number: 0, bytes: 0, progress: progress(length) })
+    }
+
+    /// Whether the next line may have to be waited for.
+    pub(super) fn is_drained(&self) -> bool {
+        self.reader.buffer().is_empty()
     }
 
     /// The next line that has something in it, and where it stands.
@@ -59,6 +67,9 @@ impl Input {
             if self.number.is_multiple_of(LINES_A_TICK) {
                 self.progress.set_position(self.bytes);
                 self.progress.set_message(format!("{} lines", self.number));
+            }
+            if self.number == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
+                self.line.drain(..BYTE_ORDER_MARK.len());
             }
             if !self.line.trim_ascii().is_empty() {
                 return Ok(Some((self.line.trim_ascii(), place)));

@@ -26,6 +26,14 @@ use trace::{Act, Step};
 /// at_us is the time in microseconds since 1970, and may step back; cost is optional, a
 /// number with at most three decimals; "refund": 1 in its place gives back. Nothing is
 /// limited and nothing is kept: the same trace and policy give the same answers every time.
+///
+/// A policy is one or more limits, all or nothing:
+///
+///   [ALGORITHM] COUNT/[COUNT] UNIT [burst=COUNT] [anchor=clock|first_hit]
+///
+/// with the algorithms token_bucket (the default), gcra, leaky_bucket, fixed_window,
+/// sliding_window_log and sliding_window_counter, and the units ms, second, minute, hour,
+/// day, week, month (30 days) and year (365 days).
 #[derive(Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Options {
@@ -65,29 +73,32 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let policy: Policy = options.policy.parse().context("--policy")?;
     let store: StoreUrl = options.store.parse().context("--store")?;
     let mut simulation = Simulation::new(policy, &store)?;
-    let mut input = Input::open(&options.trace)?;
+    let input = Input::open(&options.trace)?;
     let stdout = std::io::stdout();
     let default = if stdout.is_terminal() { Output::Table } else { Output::Jsonl };
     match options.output.unwrap_or(default) {
-        Output::Jsonl => {
-            let mut answers = Answers::new(stdout.lock());
-            let result = simulation.run(&mut input, |step, decision| answers.write(step, decision));
-            // Also what came before a line that is not right.
-            answers.finish()?;
-            result?;
-        }
+        Output::Jsonl => simulation.run(input, &mut Answers::new(stdout.lock()))?,
         Output::Table => {
             let mut summary = Summary::new(options.top);
-            simulation.run(&mut input, |step, decision| {
-                summary.add(step, decision);
-                Ok(())
-            })?;
-            drop(input);
-            write!(stdout.lock(), "{}", summary.rendered(simulation.limiter.policy()))?;
+            let result = simulation.run(input, &mut summary);
+            // Also of what came before a line that is not right.
+            let text = summary.rendered(simulation.limiter.policy());
+            stdout.lock().write_all(text.as_bytes()).context("standard output")?;
+            result?;
         }
     }
     simulation.warn_of_evictions();
     Ok(())
+}
+
+/// What is done with the answers.
+trait Sink {
+    fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()>;
+
+    /// No more input for the moment, or at all: whoever reads the output should have all of it.
+    fn flush(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
 }
 
 /// A limiter whose clock is the trace.
@@ -105,17 +116,22 @@ impl Simulation {
     }
 
     /// Steps through the trace. A line that is not right ends it, named by its number.
-    fn run(
-        &mut self,
-        input: &mut Input,
-        mut each: impl FnMut(&Step<'_>, &Decision) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        while let Some((line, place)) = input.next_line()? {
+    fn run(&mut self, mut input: Input, sink: &mut impl Sink) -> anyhow::Result<()> {
+        let result = self.run_all(&mut input, sink);
+        sink.flush()?;
+        result
+    }
+
+    fn run_all(&mut self, input: &mut Input, sink: &mut impl Sink) -> anyhow::Result<()> {
+        loop {
+            if input.is_drained() {
+                sink.flush()?;
+            }
+            let Some((line, place)) = input.next_line()? else { return Ok(()) };
             let step = Step::read(line).with_context(|| place.to_string())?;
             let decision = self.decide(&step).with_context(|| place.to_string())?;
-            each(&step, &decision)?;
+            sink.add(&step, &decision)?;
         }
-        Ok(())
     }
 
     fn decide(&self, step: &Step<'_>) -> anyhow::Result<Decision> {

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
-use tidegate::{Decision, Policy};
+use tidegate::{Decision, Outcome, Policy};
 
+use super::Sink;
 use super::trace::{Act, Step};
 
 /// How many keys are counted exactly. A trace of more is summed up in bounded memory: the least busy are let go.
@@ -18,6 +19,8 @@ const KEY_SHOWN: usize = 60;
 struct Counts {
     requests: u64,
     denied: u64,
+    /// Of the denied, those that cost more than the capacity.
+    never: u64,
     longest_wait: Duration,
 }
 
@@ -25,11 +28,12 @@ pub(super) struct Summary {
     top: usize,
     total: Counts,
     refunds: u64,
-    first_at_us: Option<u64>,
-    last_at_us: u64,
+    /// The earliest and the latest time: a clock may step back.
+    span_us: Option<(u64, u64)>,
     keys: HashMap<String, Counts>,
-    /// The most requests of a key that was let go: others may have had as many more.
-    let_go: u64,
+    /// How many keys were let go, and the most requests that one of them had had.
+    keys_let_go: u64,
+    most_let_go: u64,
 }
 
 impl Summary {
@@ -38,39 +42,30 @@ impl Summary {
             top,
             total: Counts::default(),
             refunds: 0,
-            first_at_us: None,
-            last_at_us: 0,
+            span_us: None,
             keys: HashMap::new(),
-            let_go: 0,
+            keys_let_go: 0,
+            most_let_go: 0,
         }
     }
 
-    pub(super) fn add(&mut self, step: &Step<'_>, decision: &Decision) {
-        self.first_at_us.get_or_insert(step.at_us);
-        self.last_at_us = self.last_at_us.max(step.at_us);
-        if matches!(step.act, Act::Refund(_)) {
-            self.refunds += 1;
-            return;
-        }
-        self.total.add(decision);
-        match self.keys.get_mut(&*step.key) {
-            Some(counts) => counts.add(decision),
-            None => {
-                self.keys.entry(step.key.clone().into_owned()).or_default().add(decision);
-                self.let_least_busy_go();
-            }
-        }
-    }
-
+    /// Keeps the busiest, and of those that are equally busy as many as there is room for.
     fn let_least_busy_go(&mut self) {
         if self.keys.len() < 2 * KEYS_COUNTED {
             return;
         }
         let mut requests: Vec<u64> = self.keys.values().map(|counts| counts.requests).collect();
-        let (_, threshold, _) = requests.select_nth_unstable_by(KEYS_COUNTED, |a, b| b.cmp(a));
+        let (busier, threshold, _) = requests.select_nth_unstable_by(KEYS_COUNTED, |a, b| b.cmp(a));
         let threshold = *threshold;
-        self.keys.retain(|_, counts| counts.requests > threshold);
-        self.let_go = self.let_go.max(threshold);
+        let mut ties = KEYS_COUNTED - busier.iter().filter(|requests| **requests > threshold).count();
+        let before = self.keys.len();
+        self.keys.retain(|_, counts| {
+            let is_tie = counts.requests == threshold && ties > 0;
+            ties -= usize::from(is_tie);
+            is_tie || counts.requests > threshold
+        });
+        self.keys_let_go += (before - self.keys.len()) as u64;
+        self.most_let_go = self.most_let_go.max(threshold);
     }
 
     pub(super) fn rendered(&self, policy: &Policy) -> String {
@@ -82,21 +77,25 @@ impl Summary {
     }
 
     fn write_totals(&self, text: &mut String, policy: &Policy) -> std::fmt::Result {
-        let Counts { requests, denied, longest_wait } = self.total;
-        let span =
-            Duration::from_micros(self.last_at_us - self.first_at_us.unwrap_or(self.last_at_us).min(self.last_at_us));
+        let Counts { requests, denied, never, longest_wait } = self.total;
+        let (first, last) = self.span_us.unwrap_or_default();
         writeln!(text, "policy    {policy}")?;
-        write!(text, "trace     {} in {}", plural(requests, "request"), short(span))?;
+        write!(text, "trace     {} in {}", plural(requests, "request"), short(Duration::from_micros(last - first)))?;
         match self.refunds {
             0 => writeln!(text)?,
             refunds => writeln!(text, ", {}", plural(refunds, "refund"))?,
         }
-        let at_least = if self.let_go > 0 { "more than " } else { "" };
-        writeln!(text, "keys      {at_least}{}", self.keys.len())?;
+        match self.keys_let_go {
+            0 => writeln!(text, "keys      {}", self.keys.len())?,
+            _ => writeln!(text, "keys      more than {}, too many to count each", self.keys.len())?,
+        }
         writeln!(text, "allowed   {}", share(requests - denied, requests))?;
         writeln!(text, "denied    {}", share(denied, requests))?;
-        if !longest_wait.is_zero() {
+        if denied > never {
             writeln!(text, "          longest retry-after {}", short(longest_wait))?;
+        }
+        if never > 0 {
+            writeln!(text, "          {} can never pass: more than the whole capacity", plural(never, "request"))?;
         }
         Ok(())
     }
@@ -113,7 +112,11 @@ impl Summary {
         table.load_style(presets::NOTHING);
         table.set_header(["busiest keys", "requests", "allowed", "denied", "longest retry-after"]);
         for (key, counts) in busiest {
-            let wait = if counts.denied == 0 { "-".to_owned() } else { short(counts.longest_wait) };
+            let wait = match counts {
+                Counts { denied: 0, .. } => "-".to_owned(),
+                Counts { never: 1.., .. } => "never".to_owned(),
+                _ => short(counts.longest_wait),
+            };
             let figures = [counts.requests, counts.requests - counts.denied, counts.denied].map(|n| n.to_string());
             let cells =
                 figures.into_iter().chain([wait]).map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
@@ -126,12 +129,32 @@ impl Summary {
         if left_out > 0 {
             writeln!(text, " … and {left_out} more keys (--top N shows more)")?;
         }
-        if self.let_go > 0 {
-            writeln!(
-                text,
-                " Too many keys to count each: one with up to {} requests more may be missing.",
-                self.let_go
-            )?;
+        if self.keys_let_go > 0 {
+            writeln!(text, " A key with up to {} requests more than shown may be missing.", self.most_let_go)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Summary {
+    fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
+        let (first, last) = self.span_us.unwrap_or((step.at_us, step.at_us));
+        self.span_us = Some((first.min(step.at_us), last.max(step.at_us)));
+        let is_refund = matches!(step.act, Act::Refund(_));
+        if is_refund {
+            self.refunds += 1;
+        } else {
+            self.total.add(decision);
+        }
+        let counts = match self.keys.get_mut(&*step.key) {
+            Some(counts) => counts,
+            None => {
+                self.let_least_busy_go();
+                self.keys.entry(step.key.clone().into_owned()).or_default()
+            }
+        };
+        if !is_refund {
+            counts.add(decision);
         }
         Ok(())
     }
@@ -141,6 +164,7 @@ impl Counts {
     fn add(&mut self, decision: &Decision) {
         self.requests += 1;
         self.denied += u64::from(decision.is_denied());
+        self.never += u64::from(decision.outcome() == Outcome::NeverAllowed);
         self.longest_wait = self.longest_wait.max(decision.retry_after().unwrap_or_default());
     }
 }
@@ -150,7 +174,8 @@ fn plural(count: u64, name: &str) -> String {
 }
 
 fn share(part: u64, whole: u64) -> String {
-    let tenths = if whole == 0 { 0 } else { u128::from(part) * 1_000 / u128::from(whole) };
+    // Rounded to the nearest.
+    let tenths = (u128::from(part) * 2_000 + u128::from(whole)).checked_div(2 * u128::from(whole)).unwrap_or(0);
     format!("{part} ({}.{} %)", tenths / 10, tenths % 10)
 }
 

@@ -28,6 +28,7 @@ pub(super) enum Act {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<'a> {
+    #[serde(deserialize_with = "at_us")]
     at_us: u64,
     #[serde(borrow)]
     key: Cow<'a, str>,
@@ -47,6 +48,12 @@ struct Line<'a> {
     _reset_after_us: Option<serde::de::IgnoredAny>,
     #[serde(rename = "delay_us")]
     _delay_us: Option<serde::de::IgnoredAny>,
+}
+
+/// A time, whose errors say that it is one.
+fn at_us<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    u64::deserialize(deserializer)
+        .map_err(|_| serde::de::Error::custom("at_us is not a time: expected whole microseconds since 1970"))
 }
 
 /// A field that is there, whatever stands in it: null is not the same as nothing.
@@ -118,9 +125,9 @@ mod tests {
             ("{", "EOF"),
             ("{}", "missing field `at_us`"),
             (r#"{"at_us":5}"#, "missing field `key`"),
-            (r#"{"at_us":-5,"key":"a"}"#, "expected u64"),
-            (r#"{"at_us":5.5,"key":"a"}"#, "expected u64"),
-            (r#"{"at_us":"5","key":"a"}"#, "expected u64"),
+            (r#"{"at_us":-5,"key":"a"}"#, "expected whole microseconds"),
+            (r#"{"at_us":5.5,"key":"a"}"#, "expected whole microseconds"),
+            (r#"{"at_us":"5","key":"a"}"#, "expected whole microseconds"),
             (r#"{"at_us":18446744073709551615,"key":"a"}"#, "2554"),
             (r#"{"at_us":5,"key":7}"#, "expected"),
             (r#"{"at_us":5,"key":"a","cots":1}"#, "unknown field `cots`"),

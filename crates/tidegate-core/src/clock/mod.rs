@@ -124,10 +124,10 @@ impl From<ManualClock> for Clock {
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock at 2023-11-14 22:13:20 UTC, a time as good as any.
+    /// A clock at 2023-11-15 00:00:00 UTC, a time as good as any, at which windows of up to a day begin.
     #[must_use]
     pub fn new() -> Self {
-        Self::at(Timestamp(1_700_000_000_000_000_000))
+        Self::at(Timestamp(1_700_006_400_000_000_000))
     }
 
     /// A clock at `time`.

@@ -15,7 +15,7 @@ use std::ops::Range;
 ///   100/fortnight
 ///       ^^^^^^^^^");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PolicyError {
     message: String,
     place: Option<Place>,
@@ -54,6 +54,13 @@ impl PolicyError {
 }
 
 impl std::error::Error for PolicyError {}
+
+/// As it is displayed: what `unwrap` and a `main` that fails print is for people, too.
+impl fmt::Debug for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -36,12 +36,13 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, PolicyError> {
             ';' => Token::Semicolon,
             c if c.is_ascii_digit() => number(text, &span, part)?,
             c if is_word(c) => Token::Word(part.to_ascii_lowercase()),
+            ',' => {
+                let message = "unexpected character ',': expected 1_000 for a thousand, and `;` between limits";
+                return Err(PolicyError::at(text, span, message));
+            }
             c => {
-                return Err(PolicyError::at(
-                    text,
-                    span,
-                    format!("unexpected character {c:?}: expected a policy such as `100/minute`"),
-                ));
+                let message = format!("unexpected character {c:?}: expected a policy such as `100/minute`");
+                return Err(PolicyError::at(text, span, message));
             }
         };
         tokens.push(Spanned { token, span });

@@ -76,6 +76,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ("-1/minute", "-", "unexpected character"),
     ("１００/minute", "１", "unexpected character"),
     ("1e3/minute", "e", "expected `/` or `per`"),
+    ("1,000/minute", ",", "expected 1_000"),
     ("1.5/minute", ".", "unexpected character"),
     ("100_/minute", "100_", "between two digits"),
     ("1__0/minute", "1__0", "between two digits"),
