@@ -108,7 +108,7 @@ fn progress(length: Option<u64>) -> ProgressBar {
         None => (ProgressBar::new_spinner(), "{spinner} {msg}, {elapsed}"),
     };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = bar.with_style(style);
+    let bar = bar.with_style(style).with_message("0 lines");
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
