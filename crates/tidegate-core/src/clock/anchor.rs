@@ -19,19 +19,19 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The time at `count`.
+    /// The time at `count`, if the line serves that. A count from before it began, as after a move to another host, is as
+    /// far away as one from long after it.
     #[inline]
-    pub(super) fn at(&self, count: u64) -> u64 {
-        // A reader may hold a count from just before the line began.
-        let since = count.saturating_sub(self.count);
-        self.time.saturating_add(((u128::from(since) * u128::from(self.speed)) >> SPEED_BITS) as u64)
+    pub(super) fn at(&self, count: u64) -> Option<u64> {
+        let since = count.wrapping_sub(self.count);
+        (since < self.stretch).then(|| self.after(since))
     }
 
-    /// Whether it serves `count`. One from before it began, as after a move to another host, is as far away as one from
-    /// long after it.
+    /// The time so many counts after it began.
     #[inline]
-    pub(super) fn serves(&self, count: u64) -> bool {
-        count.wrapping_sub(self.count) < self.stretch
+    pub(super) fn after(&self, since: u64) -> u64 {
+        // Of two stretches at most, so 20 ms: their nanoseconds times 2^32 are below 2^57.
+        self.time.wrapping_add(since.wrapping_mul(self.speed) >> SPEED_BITS)
     }
 }
 

@@ -61,8 +61,10 @@ impl AnchoredClock {
     #[inline]
     pub(super) fn now(&self) -> u64 {
         let Some(line) = self.anchor.line() else { return self.ask() };
-        let count = hardware::counter();
-        if line.serves(count) { line.at(count) } else { self.read_and_anchor(line) }
+        match line.at(hardware::counter()) {
+            Some(time) => time,
+            None => self.read_and_anchor(line),
+        }
     }
 
     /// What the system's clock says.
@@ -91,9 +93,9 @@ impl AnchoredClock {
             self.anchor_at(reading, &mut last);
         }
         // On along the old line where it was in force until just now, so that nobody sees a step.
-        let count = hardware::counter();
-        let is_recent = line.stretch > 0 && count.wrapping_sub(line.count) < 2 * line.stretch;
-        if is_recent && self.has_counter.load(Ordering::Relaxed) { line.at(count) } else { self.ask() }
+        let since = hardware::counter().wrapping_sub(line.count);
+        let is_recent = since < 2 * line.stretch;
+        if is_recent && self.has_counter.load(Ordering::Relaxed) { line.after(since) } else { self.ask() }
     }
 
     /// Sets the line for the next stretch.
@@ -128,7 +130,9 @@ impl AnchoredClock {
         if line.stretch == 0 {
             return self.anchor.set(next);
         }
-        let ours = line.at(reading.count);
+        // It was in force until just now, but one who was interrupted may have read long after it.
+        let since = reading.count.wrapping_sub(line.count).min(2 * line.stretch);
+        let ours = line.after(since);
         if ours.abs_diff(reading.time) > TOLERANCE {
             return self.distrust();
         }
