@@ -63,7 +63,7 @@ impl<O: Operation> Work for InRecord<O> {
                 let mut record = slot.map_or_else(Record::default, |slot| Record::of(unpacked(steps, slot)));
                 let ran = run_now::<_, O>(job, steps, record.states(steps));
                 let is_worth = slot.is_some() || is_worth_writing(&ran.decision, ran.written, slot);
-                (ran, is_worth.then(|| arena.insert(record, job.place.fingerprint.low)))
+                (ran, is_worth.then(|| arena.insert(record, job.fingerprint.low)))
             }
         };
         let time = now.saturating_add(decision.reset_after);

@@ -150,7 +150,7 @@ impl MemoryStore {
     pub fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
         let place = self.place(plan, key);
         // Brought near while the clock is read.
-        self.table.prefetch(place);
+        place.prefetch();
         self.run::<Checking>(plan, place, self.table.clock().now().as_nanos(), cost)
     }
 
@@ -164,10 +164,10 @@ impl MemoryStore {
         let now = self.table.clock().now().as_nanos();
         let mut requests = requests.into_iter();
         loop {
-            let mut batch = ArrayVec::<(Place, Cost), BATCH>::new();
+            let mut batch = ArrayVec::<(Place<'_>, Cost), BATCH>::new();
             for (key, cost) in requests.by_ref().take(BATCH) {
                 let place = self.place(plan, key);
-                self.table.prefetch(place);
+                place.prefetch();
                 batch.push((place, cost));
             }
             if batch.is_empty() {
@@ -189,12 +189,12 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn place(&self, plan: &Plan, key: Key<'_>) -> Place {
+    fn place(&self, plan: &Plan, key: Key<'_>) -> Place<'_> {
         self.table.place(plan.fingerprint(key))
     }
 
     #[inline(always)]
-    fn run<O: Operation>(&self, plan: &Plan, place: Place, now: u64, cost: Cost) -> Decision {
+    fn run<O: Operation>(&self, plan: &Plan, place: Place<'_>, now: u64, cost: Cost) -> Decision {
         let cost = cost.thousandths();
         // What most policies are runs in the caller's frame.
         if let Kept::WholeBucket(step) = plan.kept() {
@@ -204,7 +204,7 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn run_any<O: Operation>(&self, plan: &Plan, place: Place, now: u64, cost: u64) -> Decision {
+    fn run_any<O: Operation>(&self, plan: &Plan, place: Place<'_>, now: u64, cost: u64) -> Decision {
         match plan.kept() {
             Kept::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
             Kept::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),

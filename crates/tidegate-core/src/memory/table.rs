@@ -80,7 +80,7 @@ pub(super) struct Job<'a, S: ?Sized> {
     pub(super) table: &'a Table,
     pub(super) clock: &'a Clock,
     pub(super) step: &'a S,
-    pub(super) place: Place,
+    pub(super) fingerprint: Fingerprint,
     pub(super) now: u64,
     pub(super) cost: u64,
 }
@@ -91,15 +91,23 @@ impl<'a, S: ?Sized> Job<'a, S> {
     where
         'a: 'b,
     {
-        Job { table: self.table, clock: self.clock, step, place: self.place, now: self.now, cost: self.cost }
+        Job {
+            table: self.table,
+            clock: self.clock,
+            step,
+            fingerprint: self.fingerprint,
+            now: self.now,
+            cost: self.cost,
+        }
     }
 }
 
-/// Where a key is looked for.
+/// Where a key is looked for: its home, by number and at hand.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Place<'a> {
     pub(super) fingerprint: Fingerprint,
-    pub(super) home: usize,
+    home: usize,
+    line: &'a Line,
 }
 
 /// What the table has counted.
@@ -107,6 +115,14 @@ pub(super) struct Counted {
     pub(super) keys: u64,
     pub(super) evictions: u64,
     pub(super) expiries: u64,
+}
+
+impl Place<'_> {
+    /// Has the line brought near.
+    #[inline]
+    pub(super) fn prefetch(self) {
+        hardware::prefetch(self.line);
+    }
 }
 
 impl Table {
@@ -152,8 +168,9 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn place(&self, fingerprint: Fingerprint) -> Place {
-        Place { fingerprint, home: self.home(fingerprint) }
+    pub(super) fn place(&self, fingerprint: Fingerprint) -> Place<'_> {
+        let home = self.home(fingerprint);
+        Place { fingerprint, home, line: &self.lines[home] }
     }
 
     /// The line that the entry of `fingerprint` stands in if there is room for it.
@@ -162,20 +179,14 @@ impl Table {
         ((u128::from(fingerprint.low) * u128::from(self.homes)) >> 64) as usize
     }
 
-    /// Has the line brought near.
-    #[inline]
-    pub(super) fn prefetch(&self, place: Place) {
-        if let Some(line) = self.lines.get(place.home) {
-            hardware::prefetch(line);
-        }
-    }
-
     /// Has the line after it brought near, too, if the entry is not in its home but may be beyond it. Once the home is
     /// near, that costs little.
     #[inline]
-    pub(super) fn prefetch_beyond(&self, place: Place) {
-        if self.lines.get(place.home).is_some_and(|line| line.is_passed_by(place.fingerprint)) {
-            self.prefetch(Place { home: place.home + 1, ..place });
+    pub(super) fn prefetch_beyond(&self, place: Place<'_>) {
+        if place.line.is_passed_by(place.fingerprint)
+            && let Some(next) = self.lines.get(place.home + 1)
+        {
+            hardware::prefetch(next);
         }
     }
 
@@ -184,9 +195,9 @@ impl Table {
     /// While a line is fetched from far away the processor runs ahead into the next checks, as far as its buffers hold
     /// their instructions and stores. So the common case is kept short, and all else is elsewhere.
     #[inline(always)]
-    pub(super) fn update<W: Work>(&self, place: Place, step: &W::Step, now: u64, cost: u64) -> Decision {
-        let Place { fingerprint, home } = place;
-        let (mut line, at) = self.lines[home].lock_and_guess(fingerprint);
+    pub(super) fn update<W: Work>(&self, place: Place<'_>, step: &W::Step, now: u64, cost: u64) -> Decision {
+        let Place { fingerprint, home, line } = place;
+        let (mut line, at) = line.lock_and_guess(fingerprint);
         let is_sweep_due = line.visit();
         if line.is_at(at, fingerprint)
             && let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, cost)
@@ -205,9 +216,9 @@ impl Table {
     /// The same in every case: wherever the entry stands, if it does, and whatever becomes of it.
     #[inline(never)]
     #[allow(clippy::too_many_arguments)] // One by one they are in registers; together they would have to be stored first.
-    fn update_any<'a, W: Work>(
-        &'a self,
-        line: Guard<'a>,
+    fn update_any<W: Work>(
+        &self,
+        line: Guard<'_>,
         is_sweep_due: bool,
         low: u64,
         high: u64,
@@ -216,18 +227,18 @@ impl Table {
         now: u64,
         cost: u64,
     ) -> Decision {
-        let place = Place { fingerprint: Fingerprint { low, high }, home };
-        let mut probe = Probe::new(self, place.home, line);
-        let found = probe.find(place.fingerprint);
+        let fingerprint = Fingerprint { low, high };
+        let mut probe = Probe::new(self, home, line);
+        let found = probe.find(fingerprint);
         let slot = found.as_ref().map(|(line, at)| line.slot(*at));
-        let (decision, change) = W::run(&Job { table: self, clock: &self.clock, step, place, now, cost }, slot);
+        let (decision, change) = W::run(&Job { table: self, clock: &self.clock, step, fingerprint, now, cost }, slot);
         let is_new = found.is_none() && change.write.is_some();
         match (found, change.write) {
             (Some((line, at)), _) => {
                 apply(line, at, &change);
                 drop(probe);
             }
-            (None, Some(slot)) => self.insert(probe, place.fingerprint, slot, change.is_denied, now),
+            (None, Some(slot)) => self.insert(probe, fingerprint, slot, change.is_denied, now),
             (None, None) => drop(probe),
         }
         // Who adds a key looks after one line for it, so that what expires goes as fast as new keys come.
