@@ -262,6 +262,7 @@ impl Guard<'_> {
         self.header = self.header & !(1 << mark_at) | u64::from(is_marked) << mark_at;
     }
 
+    #[inline(always)]
     pub(super) fn is_marked(&self, at: usize) -> bool {
         self.header >> (MARKS_AT + at as u32) & 1 != 0
     }

@@ -203,7 +203,10 @@ impl Table {
             && let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, cost)
         {
             line.write_time(at, time);
-            line.mark(at, decision.remaining == 0);
+            // Seldom anything to change.
+            if decision.remaining == 0 || line.is_marked(at) {
+                line.mark(at, decision.remaining == 0);
+            }
             drop(line);
             if is_sweep_due {
                 self.sweep(now);
