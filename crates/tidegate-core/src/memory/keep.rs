@@ -78,7 +78,7 @@ impl<O: Operation> Work for InRecord<O> {
 fn run_now<A: Algorithm, O: Operation>(job: &Job<'_, impl ?Sized>, steps: &[A], states: &mut [A::State]) -> Ran {
     let mut now = job.now;
     if is_ahead(steps, states, now) {
-        now = job.clock.catch_up(now, |now| is_ahead(steps, states, now));
+        now = job.table.clock().catch_up(now, |now| is_ahead(steps, states, now));
     }
     let (decision, written) = O::run(steps, states, now, job.cost);
     Ran { decision, written, now }

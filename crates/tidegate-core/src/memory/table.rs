@@ -78,7 +78,6 @@ pub(super) trait Work {
 /// A check on its way through the table.
 pub(super) struct Job<'a, S: ?Sized> {
     pub(super) table: &'a Table,
-    pub(super) clock: &'a Clock,
     pub(super) step: &'a S,
     pub(super) fingerprint: Fingerprint,
     pub(super) now: u64,
@@ -91,14 +90,7 @@ impl<'a, S: ?Sized> Job<'a, S> {
     where
         'a: 'b,
     {
-        Job {
-            table: self.table,
-            clock: self.clock,
-            step,
-            fingerprint: self.fingerprint,
-            now: self.now,
-            cost: self.cost,
-        }
+        Job { table: self.table, step, fingerprint: self.fingerprint, now: self.now, cost: self.cost }
     }
 }
 
@@ -234,7 +226,7 @@ impl Table {
         let mut probe = Probe::new(self, home, line);
         let found = probe.find(fingerprint);
         let slot = found.as_ref().map(|(line, at)| line.slot(*at));
-        let (decision, change) = W::run(&Job { table: self, clock: &self.clock, step, fingerprint, now, cost }, slot);
+        let (decision, change) = W::run(&Job { table: self, step, fingerprint, now, cost }, slot);
         let is_new = found.is_none() && change.write.is_some();
         match (found, change.write) {
             (Some((line, at)), _) => {
