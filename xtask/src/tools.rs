@@ -11,9 +11,12 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 2] = [
+const TOOLS: [Tool; 5] = [
     Tool { program: "bash", purpose: "pipes and bounds on memory", package: "bash" },
     Tool { program: "script", purpose: "a real terminal", package: "bsdutils" },
+    Tool { program: "redis-server", purpose: "real servers and clusters", package: "redis-server" },
+    Tool { program: "redis-sentinel", purpose: "real failovers", package: "redis-sentinel" },
+    Tool { program: "openssl", purpose: "certificates for TLS", package: "openssl" },
 ];
 
 /// Sees to it that every tool is there: installed by apt where that can be, named where it cannot.

@@ -15,6 +15,7 @@ pub struct Decision {
     pub(crate) limit: u32,
     pub(crate) remaining: u32,
     pub(crate) limit_index: u32,
+    pub(crate) degraded: Option<Degraded>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,49 @@ pub(crate) enum Verdict {
     Allowed,
     Denied,
     Never,
+}
+
+/// Why an answer was given without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Degraded {
+    /// The store did not answer in time. Whether it counted the request is unknown.
+    Timeout,
+    /// The connection was lost, or could not be made. What was on its way may have been counted.
+    Disconnected,
+    /// The store has failed again and again and is not asked until it answers a probe.
+    BreakerOpen,
+    /// As many requests as may be are waiting for the store already. This one was not sent.
+    Overloaded,
+    /// The store answered that it cannot do this now: it is loading, out of memory, read-only, or does not permit it.
+    Refused,
+    /// What is stored under the key is none of ours, and was left alone.
+    Unreadable,
+}
+
+impl Degraded {
+    /// Every reason there is.
+    pub const ALL: [Self; 6] =
+        [Self::Timeout, Self::Disconnected, Self::BreakerOpen, Self::Overloaded, Self::Refused, Self::Unreadable];
+
+    /// Its name, as metrics and logs write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Disconnected => "disconnected",
+            Self::BreakerOpen => "breaker_open",
+            Self::Overloaded => "overloaded",
+            Self::Refused => "refused",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+impl std::fmt::Display for Degraded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// What became of a request: three outcomes, three variants.
@@ -118,5 +162,23 @@ impl Decision {
     #[must_use]
     pub const fn limit_index(&self) -> usize {
         self.limit_index as usize
+    }
+
+    /// Why the answer was given without the store, by the failure policy; `None` for the store's own.
+    ///
+    /// A degraded answer of [`FailurePolicy::Local`](crate::FailurePolicy::Local) has the figures of this process. One of
+    /// `Open` or `Closed` has none to give: [`remaining`](Self::remaining) and [`reset_after`](Self::reset_after) are zero.
+    #[inline]
+    #[must_use]
+    pub const fn degraded(&self) -> Option<Degraded> {
+        self.degraded
+    }
+
+    /// The same with its durations rounded up to a store's tick.
+    pub(crate) fn rounded_up(mut self, tick: u64) -> Self {
+        let up = |nanos: u64| nanos.div_ceil(tick).saturating_mul(tick);
+        self.wait = up(self.wait);
+        self.reset_after = up(self.reset_after);
+        self
     }
 }

@@ -28,6 +28,10 @@ impl Record {
         Self { states: vec![state] }
     }
 
+    pub(crate) fn of_states(states: impl IntoIterator<Item = StepState>) -> Self {
+        Self { states: states.into_iter().collect() }
+    }
+
     /// The states of a policy's limits: as many as it has.
     pub(crate) fn states(&mut self, limits: &[Step]) -> &mut [StepState] {
         self.states.resize_with(limits.len(), StepState::default);

@@ -3,7 +3,8 @@
 use std::future::Future;
 
 use crate::cost::Cost;
-use crate::decision::Decision;
+use crate::decision::{Decision, Degraded};
+use crate::health::StoreHealth;
 use crate::key::Key;
 use crate::policy::Policy;
 
@@ -26,12 +27,12 @@ pub trait Store: Send + Sync + 'static {
         cost: Cost,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
-    /// Decides on several requests in order, at one time, each for itself.
+    /// Decides on several requests in order, at one time, each for itself. One answer a request, in their order.
     fn check_many(
         &self,
         plan: &Self::Plan,
         requests: &[(Key<'_>, Cost)],
-    ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send;
+    ) -> impl Future<Output = Vec<Result<Decision, StoreError>>> + Send;
 
     /// Gives back what a request took, and answers like one of cost 0 made right after.
     fn refund(
@@ -43,9 +44,57 @@ pub trait Store: Send + Sync + 'static {
 
     /// Forgets what the key has used.
     fn reset(&self, plan: &Self::Plan, key: Key<'_>) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Whether it is across a network: whether to ask it costs time, and may fail.
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    /// Waits for one of its own futures on this thread, without an async runtime around.
+    ///
+    /// # Errors
+    /// If this thread must not be held up.
+    fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError>;
+
+    /// How the store is, as seen from here; `None` where there is nothing to tell.
+    fn health(&self) -> Option<StoreHealth> {
+        None
+    }
 }
 
-/// A store that could not answer. The memory store always can.
+/// A store that could not answer, and why. The memory store always can.
 #[derive(Debug, thiserror::Error)]
-#[error("the store could not answer")]
-pub struct StoreError(#[from] Box<dyn std::error::Error + Send + Sync>);
+#[error("the store could not answer ({reason}): {source}")]
+pub struct StoreError {
+    reason: Degraded,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl StoreError {
+    /// An error of a kind that failure policies and counters tell apart.
+    #[must_use]
+    pub fn new(reason: Degraded, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { reason, source: source.into() }
+    }
+
+    /// Of what kind it is.
+    #[must_use]
+    pub fn reason(&self) -> Degraded {
+        self.reason
+    }
+}
+
+/// A thread of an async runtime was to wait: all that shares it would stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this thread runs async tasks and must not wait: use `.await` instead of `.wait()`")]
+#[non_exhaustive]
+pub struct BlockingError;
+
+impl BlockingError {
+    /// For a store that finds itself on a thread that must not wait.
+    #[must_use]
+    #[allow(clippy::new_without_default)] // Nothing to begin with.
+    pub const fn new() -> Self {
+        Self
+    }
+}

@@ -90,6 +90,17 @@ impl<S: Span> Bucket<S> {
         *state = BucketState { free_at: now.saturating_add(ns), part, mark };
     }
 
+    /// The state of a bucket that is free again at `micros` + `part` / `denominator` microseconds, with a denominator of
+    /// which this bucket's own is a divisor, as it is for the same rate in microseconds.
+    pub(crate) fn state_of_micros(&self, micros: u64, part: u64, denominator: u64) -> BucketState {
+        let (parts, denominator) = (u128::from(part) * 1_000, u128::from(denominator.max(1)));
+        let rest = (parts % denominator) * u128::from(self.denominator) / denominator;
+        let nanos = u64::try_from(parts / denominator).unwrap_or(u64::MAX);
+        let part = u64::try_from(rest).unwrap_or(0);
+        let mark = if part == 0 { 0 } else { self.mark };
+        BucketState { free_at: micros.saturating_mul(1_000).saturating_add(nanos), part, mark }
+    }
+
     /// A part of another limit's denominator says nothing here.
     #[inline]
     fn is_foreign(&self, state: &BucketState) -> bool {
@@ -116,6 +127,7 @@ impl<S: Span> Bucket<S> {
             limit: self.capacity,
             remaining: self.unit_parts.divide(full - taken) as u32,
             limit_index: 0,
+            degraded: None,
         };
         Some((now.checked_add(taken)?, decision))
     }

@@ -31,6 +31,7 @@ pub(crate) fn decide<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u
         limit: narrow(limit),
         remaining: narrow(remaining),
         limit_index: narrow(index as u64),
+        degraded: None,
     };
     (decision, written(is_written))
 }

@@ -19,7 +19,8 @@ pub(crate) use bucket::{Bucket, BucketState};
 pub(crate) use decide::{Written, decide, is_ahead, refund};
 pub(crate) use fixed_window::{FixedWindow, WindowState};
 pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
-use sliding_window_log::{LogState, SlidingWindowLog};
+pub(crate) use sliding_window_log::LogState;
+use sliding_window_log::SlidingWindowLog;
 pub(crate) use span::{Fractional, Span, Whole};
 pub(crate) use step::{Step, StepState};
 

@@ -24,6 +24,11 @@ struct Entry {
 }
 
 impl LogState {
+    /// Of entries by their times and running totals, oldest first.
+    pub(crate) fn of_totals(totals: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        Self { entries: totals.into_iter().map(|(at, total)| Entry { at, total }).collect(), base: 0 }
+    }
+
     fn last_at(&self) -> Option<u64> {
         self.entries.back().map(|entry| entry.at)
     }

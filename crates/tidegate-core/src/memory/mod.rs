@@ -19,12 +19,13 @@ use std::fmt;
 use arrayvec::ArrayVec;
 pub use plan::Plan;
 
+use crate::blocking;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::key::Key;
 use crate::policy::Policy;
-use crate::store::{Store, StoreError};
+use crate::store::{BlockingError, Store, StoreError};
 use fingerprint::Fingerprinter;
 use keep::{Checking, InRecord, InSlot, InSlotOrRecord, Operation, Refunding};
 use plan::Kept;
@@ -227,10 +228,10 @@ impl Store for MemoryStore {
         Ok(self.check(plan, key, cost))
     }
 
-    async fn check_many(&self, plan: &Plan, requests: &[(Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
+    async fn check_many(&self, plan: &Plan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
         let mut decisions = Vec::new();
         self.check_many(plan, requests.iter().copied(), &mut decisions);
-        Ok(decisions)
+        decisions.into_iter().map(Ok).collect()
     }
 
     async fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
@@ -240,6 +241,14 @@ impl Store for MemoryStore {
     async fn reset(&self, plan: &Plan, key: Key<'_>) -> Result<(), StoreError> {
         self.reset(plan, key);
         Ok(())
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
+        Ok(blocking::wait(future))
     }
 }
 

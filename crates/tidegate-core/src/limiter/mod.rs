@@ -1,20 +1,32 @@
 //! The limiter: a policy on a store. What users hold.
 
+mod counters;
+mod deny_cache;
+mod failure;
+mod guard;
+mod request;
+
 use std::fmt;
-use std::future::IntoFuture;
-use std::pin::Pin;
 use std::sync::Arc;
 
+pub use counters::Counters;
+use counters::Tally;
+pub use failure::FailurePolicy;
+use guard::{Guard, Settings};
+pub use request::{Check, CheckMany, Refund, Reset};
+
+use crate::clock::Clock;
 use crate::cost::{Cost, CostError};
 use crate::decision::Decision;
 use crate::key::{EmptyKey, Key};
 use crate::memory::MemoryStore;
 use crate::policy::Policy;
-use crate::store::{Store, StoreError};
+use crate::store::{BlockingError, Store, StoreError};
 
 /// A policy on a store. Clones share: a limiter cloned a hundred times is one limiter.
 ///
-/// What it is asked is done by `.await` on any store; in memory, where there is nothing to wait for, by `.now()`.
+/// What it is asked is done by `.await` on any store, by `.wait()` where there is no async runtime, and in memory, where
+/// there is nothing to wait for, by `.now()`.
 ///
 /// ```
 /// use tidegate_core::Limiter;
@@ -34,6 +46,8 @@ struct Shared<S: Store> {
     store: Arc<S>,
     plan: S::Plan,
     policy: Policy,
+    /// Where the store is across a network.
+    guard: Option<Guard>,
 }
 
 /// Why a check could not be made. Nothing was taken.
@@ -46,9 +60,12 @@ pub enum CheckError {
     /// The cost is not one.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// The store could not answer.
+    /// The store could not answer: only of a [reset](Limiter::reset), which nothing can stand in for.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// `.wait()` on a thread that must not.
+    #[error(transparent)]
+    Blocking(#[from] BlockingError),
 }
 
 impl Limiter<MemoryStore> {
@@ -65,15 +82,20 @@ impl Limiter<MemoryStore> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter on a store.
+    /// A limiter on a store. On a remote one with the default [`FailurePolicy`]; [`Limiter::builder`] makes others.
     #[must_use]
     pub fn new(store: S, policy: Policy) -> Self {
-        Self::on(Arc::new(store), policy)
+        Self::builder(store, policy).build()
     }
 
-    fn on(store: Arc<S>, policy: Policy) -> Self {
+    /// A limiter on a remote store that says what happens when it fails.
+    pub fn builder(store: S, policy: Policy) -> LimiterBuilder<S> {
+        LimiterBuilder { store, policy, settings: Settings::default() }
+    }
+
+    fn on(store: Arc<S>, policy: Policy, guard: Option<Guard>) -> Self {
         let plan = store.plan(&policy);
-        Self { shared: Arc::new(Shared { store, plan, policy }) }
+        Self { shared: Arc::new(Shared { store, plan, policy, guard }) }
     }
 
     /// The same limiter under a changed policy. Where only limits or bursts differ, what was used counts on; where an
@@ -83,7 +105,20 @@ impl<S: Store> Limiter<S> {
     /// are to count apart need a store each, or keys that differ.
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
-        Self::on(Arc::clone(&self.shared.store), policy)
+        let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy));
+        Self::on(Arc::clone(&self.shared.store), policy, guard)
+    }
+
+    /// What it has answered so far, and how its store is. In memory nothing is counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shared.guard.as_ref().map_or_else(Counters::default, |guard| guard.counters(&*self.shared.store))
+    }
+
+    /// What it answers when its store cannot; `None` in memory, which always can.
+    #[must_use]
+    pub fn failure_policy(&self) -> Option<FailurePolicy> {
+        self.shared.guard.as_ref().map(Guard::failure)
     }
 
     /// The policy it holds keys to.
@@ -133,175 +168,69 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-/// One request. Nothing happens until `.now()` (in memory) or `.await`.
-#[must_use = "nothing is checked until `.now()` or `.await`"]
-#[derive(Debug)]
-pub struct Check<'a, S: Store> {
-    limiter: &'a Limiter<S>,
-    key: &'a [u8],
-    cost: Result<Cost, CostError>,
+impl<S: Store> Shared<S> {
+    async fn check(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        match &self.guard {
+            Some(guard) => Ok(guard.check(&*self.store, &self.plan, key, cost).await),
+            None => self.store.check(&self.plan, key, cost).await,
+        }
+    }
+
+    async fn check_many(&self, requests: &[(Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
+        match &self.guard {
+            Some(guard) => Ok(guard.check_many(&*self.store, &self.plan, requests).await),
+            None => self.store.check_many(&self.plan, requests).await.into_iter().collect(),
+        }
+    }
+
+    async fn refund(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        match &self.guard {
+            Some(guard) => Ok(guard.refund(&*self.store, &self.plan, key, cost).await),
+            None => self.store.refund(&self.plan, key, cost).await,
+        }
+    }
+
+    async fn reset(&self, key: Key<'_>) -> Result<(), StoreError> {
+        match &self.guard {
+            Some(guard) => guard.reset(&*self.store, &self.plan, key).await,
+            None => self.store.reset(&self.plan, key).await,
+        }
+    }
 }
 
-impl<S: Store> Check<'_, S> {
-    /// What the request takes: an integer, a decimal of at most three places, or a [`Cost`]. 0 looks without taking.
-    #[inline]
-    pub fn cost<C: TryInto<Cost, Error: Into<CostError>>>(mut self, cost: C) -> Self {
-        self.cost = cost.try_into().map_err(Into::into);
+/// What configures a [`Limiter`] on a remote store. In memory there is nothing that these settings could do.
+#[must_use]
+pub struct LimiterBuilder<S: Store> {
+    store: S,
+    policy: Policy,
+    settings: Settings,
+}
+
+impl<S: Store> LimiterBuilder<S> {
+    /// What is answered when the store cannot; [`FailurePolicy::Local`] where not given.
+    pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
+        self.settings.failure = failure;
         self
     }
-}
 
-impl Check<'_, MemoryStore> {
-    /// Decides.
-    ///
-    /// # Errors
-    /// If the key is empty or the cost is not one. Then nothing is taken.
-    #[inline]
-    pub fn now(self) -> Result<Decision, CheckError> {
-        let Shared { store, plan, .. } = &*self.limiter.shared;
-        Ok(store.check(plan, Key::new(self.key)?, self.cost?))
-    }
-}
-
-/// A batch of requests. Nothing happens until `.now()` (in memory) or `.await`.
-#[must_use = "nothing is checked until `.now()` or `.await`"]
-#[derive(Debug)]
-pub struct CheckMany<'a, K, C, S: Store> {
-    limiter: &'a Limiter<S>,
-    requests: &'a [(K, C)],
-}
-
-/// One request of a batch, checked.
-#[inline]
-fn keyed<K, C>((key, cost): &(K, C)) -> Result<(Key<'_>, Cost), CheckError>
-where
-    K: AsRef<[u8]>,
-    C: Copy + TryInto<Cost, Error: Into<CostError>>,
-{
-    Ok((Key::new(key.as_ref())?, (*cost).try_into().map_err(Into::into)?))
-}
-
-impl<K, C> CheckMany<'_, K, C, MemoryStore>
-where
-    K: AsRef<[u8]>,
-    C: Copy + TryInto<Cost, Error: Into<CostError>>,
-{
-    /// Decides on all, in order.
-    ///
-    /// # Errors
-    /// If a key is empty or a cost is not one. Then nothing is taken, from any key.
-    pub fn now(self) -> Result<Vec<Decision>, CheckError> {
-        let mut decisions = Vec::with_capacity(self.requests.len());
-        self.now_into(&mut decisions)?;
-        Ok(decisions)
+    /// How many denials are remembered, so that the store is not asked about them again for up to a second; 16,384 where
+    /// not given, none with 0.
+    pub fn deny_cache(mut self, keys: usize) -> Self {
+        self.settings.deny_cache = keys;
+        self
     }
 
-    /// Decides on all, in order, and adds the decisions to a list that is used again and again.
-    ///
-    /// # Errors
-    /// If a key is empty or a cost is not one. Then nothing is taken, from any key, and nothing is added.
-    pub fn now_into(self, decisions: &mut Vec<Decision>) -> Result<(), CheckError> {
-        let Shared { store, plan, .. } = &*self.limiter.shared;
-        self.requests.iter().try_for_each(|request| keyed(request).map(drop))?;
-        decisions.reserve(self.requests.len());
-        store.check_many(plan, self.requests.iter().filter_map(|request| keyed(request).ok()), decisions);
-        Ok(())
+    /// The clock that remembered denials and local decisions go by; the system's where not given.
+    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
+        self.settings.clock = clock.into();
+        self
     }
-}
 
-/// Something to give back. Nothing happens until `.now()` (in memory) or `.await`.
-#[must_use = "nothing is given back until `.now()` or `.await`"]
-#[derive(Debug)]
-pub struct Refund<'a, S: Store> {
-    limiter: &'a Limiter<S>,
-    key: &'a [u8],
-    cost: Result<Cost, CostError>,
-}
-
-impl Refund<'_, MemoryStore> {
-    /// Gives back.
-    ///
-    /// # Errors
-    /// If the key is empty or the cost is not one. Then nothing is given back.
-    pub fn now(self) -> Result<Decision, CheckError> {
-        let Shared { store, plan, .. } = &*self.limiter.shared;
-        Ok(store.refund(plan, Key::new(self.key)?, self.cost?))
-    }
-}
-
-/// A key to forget. Nothing happens until `.now()` (in memory) or `.await`.
-#[must_use = "nothing is forgotten until `.now()` or `.await`"]
-#[derive(Debug)]
-pub struct Reset<'a, S: Store> {
-    limiter: &'a Limiter<S>,
-    key: &'a [u8],
-}
-
-impl Reset<'_, MemoryStore> {
-    /// Forgets.
-    ///
-    /// # Errors
-    /// If the key is empty.
-    pub fn now(self) -> Result<(), CheckError> {
-        let Shared { store, plan, .. } = &*self.limiter.shared;
-        store.reset(plan, Key::new(self.key)?);
-        Ok(())
-    }
-}
-
-/// What `.await` waits for.
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>;
-
-impl<'a, S: Store> IntoFuture for Check<'a, S> {
-    type Output = Result<Decision, CheckError>;
-    type IntoFuture = Answer<'a, Decision>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let Shared { store, plan, .. } = &*self.limiter.shared;
-            Ok(store.check(plan, Key::new(self.key)?, self.cost?).await?)
-        })
-    }
-}
-
-impl<'a, K, C, S: Store> IntoFuture for CheckMany<'a, K, C, S>
-where
-    K: AsRef<[u8]> + Sync,
-    C: Copy + TryInto<Cost, Error: Into<CostError>> + Sync,
-{
-    type Output = Result<Vec<Decision>, CheckError>;
-    type IntoFuture = Answer<'a, Vec<Decision>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let Shared { store, plan, .. } = &*self.limiter.shared;
-            let requests = self.requests.iter().map(keyed).collect::<Result<Vec<_>, _>>()?;
-            Ok(store.check_many(plan, &requests).await?)
-        })
-    }
-}
-
-impl<'a, S: Store> IntoFuture for Refund<'a, S> {
-    type Output = Result<Decision, CheckError>;
-    type IntoFuture = Answer<'a, Decision>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let Shared { store, plan, .. } = &*self.limiter.shared;
-            Ok(store.refund(plan, Key::new(self.key)?, self.cost?).await?)
-        })
-    }
-}
-
-impl<'a, S: Store> IntoFuture for Reset<'a, S> {
-    type Output = Result<(), CheckError>;
-    type IntoFuture = Answer<'a, ()>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let Shared { store, plan, .. } = &*self.limiter.shared;
-            Ok(store.reset(plan, Key::new(self.key)?).await?)
-        })
+    /// The limiter.
+    #[must_use]
+    pub fn build(self) -> Limiter<S> {
+        let guard = self.store.is_remote().then(|| Guard::new(self.settings, &self.policy, Arc::new(Tally::default())));
+        Limiter::on(Arc::new(self.store), self.policy, guard)
     }
 }
 

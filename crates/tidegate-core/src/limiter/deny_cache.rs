@@ -1,0 +1,119 @@
+//! A denied client costs nothing: who was denied until then is denied here until then.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use crate::clock::{Clock, Timestamp};
+use crate::cost::Cost;
+use crate::decision::{Decision, Verdict};
+use crate::key::Key;
+use parking_lot::Mutex;
+
+/// What another process gives back or forgets is seen here at the latest after so long.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Entries that share a lock, and a place: when all are taken, the one that ends first goes.
+const WAYS: usize = 4;
+
+/// Denials by the store that still hold. Never more than it was made for.
+pub(super) struct DenyCache {
+    sets: Box<[Mutex<[Option<Denied>; WAYS]>]>,
+    hashers: [RandomState; 2],
+    clock: Clock,
+}
+
+#[derive(Clone, Copy)]
+struct Denied {
+    fingerprint: u128,
+    cost: Cost,
+    decision: Decision,
+    /// Until when the store would deny it for certain: counted from when it was asked.
+    until: Timestamp,
+    /// From when on it would allow it for certain: counted from when it had answered.
+    answered_at: Timestamp,
+}
+
+impl DenyCache {
+    /// A cache of so many keys, rounded up to a power of two; none with 0.
+    pub(super) fn new(keys: usize, clock: Clock) -> Self {
+        let sets = if keys == 0 { 0 } else { keys.div_ceil(WAYS).next_power_of_two() };
+        let sets = (0..sets).map(|_| Mutex::new([None; WAYS])).collect();
+        Self { sets, hashers: [RandomState::new(), RandomState::new()], clock }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Keyed, of 128 bits: no two keys meet, and nobody can make them.
+    fn fingerprint(&self, key: Key<'_>) -> u128 {
+        let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(key.as_bytes())));
+        high << 64 | low
+    }
+
+    fn set(&self, fingerprint: u128) -> Option<&Mutex<[Option<Denied>; WAYS]>> {
+        self.sets.get(fingerprint as usize & self.sets.len().wrapping_sub(1))
+    }
+
+    /// The denial of this very request, if the store's still holds. Of another cost nothing is known: it may fit, or have
+    /// to wait for longer.
+    pub(super) fn find(&self, key: Key<'_>, cost: Cost) -> Option<Decision> {
+        if self.sets.is_empty() {
+            return None;
+        }
+        let fingerprint = self.fingerprint(key);
+        let denied = {
+            let set = self.set(fingerprint)?.lock();
+            *set.iter().flatten().find(|denied| denied.fingerprint == fingerprint)?
+        };
+        let now = self.now();
+        (denied.cost == cost && now < denied.until).then(|| denied.at(now))
+    }
+
+    /// Remembers what the store answered to a request that was made at `asked_at`.
+    pub(super) fn learn(&self, key: Key<'_>, cost: Cost, asked_at: Timestamp, decision: &Decision) {
+        if decision.verdict != Verdict::Denied || decision.degraded.is_some() {
+            return;
+        }
+        let fingerprint = self.fingerprint(key);
+        let Some(set) = self.set(fingerprint) else { return };
+        let wait = Duration::from_nanos(decision.wait).min(LONGEST);
+        let denied = Denied {
+            fingerprint,
+            cost,
+            decision: *decision,
+            until: asked_at.saturating_add(wait),
+            answered_at: self.now(),
+        };
+        let mut set = set.lock();
+        let place = set.iter().position(|old| old.is_some_and(|old| old.fingerprint == fingerprint));
+        let soonest = || (0..WAYS).min_by_key(|way| set[*way].map(|old| old.until)).unwrap_or(0);
+        let place = place.unwrap_or_else(soonest);
+        set[place] = Some(denied);
+    }
+
+    pub(super) fn forget(&self, key: Key<'_>) {
+        if self.sets.is_empty() {
+            return;
+        }
+        let fingerprint = self.fingerprint(key);
+        if let Some(set) = self.set(fingerprint) {
+            for way in set.lock().iter_mut() {
+                if way.is_some_and(|denied| denied.fingerprint == fingerprint) {
+                    *way = None;
+                }
+            }
+        }
+    }
+}
+
+impl Denied {
+    /// The denial as it stands now. Who waits as long as it says has waited long enough.
+    fn at(&self, now: Timestamp) -> Decision {
+        let passed = now.as_nanos().saturating_sub(self.answered_at.as_nanos());
+        let mut decision = self.decision;
+        decision.wait = decision.wait.saturating_sub(passed);
+        decision.reset_after = decision.reset_after.saturating_sub(passed);
+        decision
+    }
+}

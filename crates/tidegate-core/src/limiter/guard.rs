@@ -1,0 +1,123 @@
+//! What stands between a caller and a store across a network: what need not be asked again, what is answered when the
+//! store cannot, and the counts of both.
+
+use std::sync::Arc;
+
+use super::counters::{Counters, Tally};
+use super::deny_cache::DenyCache;
+use super::failure::{FailurePolicy, StandIn};
+use crate::clock::{Clock, Timestamp};
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::key::Key;
+use crate::policy::Policy;
+use crate::store::{Store, StoreError};
+
+/// How a limiter on a remote store is guarded.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) failure: FailurePolicy,
+    pub(super) deny_cache: usize,
+    pub(super) clock: Clock,
+}
+
+/// What is kept of denials where nothing is said: about 2 MB.
+const DENY_CACHE: usize = 16_384;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { failure: FailurePolicy::default(), deny_cache: DENY_CACHE, clock: Clock::system() }
+    }
+}
+
+pub(super) struct Guard {
+    settings: Settings,
+    denied: DenyCache,
+    stand_in: StandIn,
+    tally: Arc<Tally>,
+}
+
+impl Guard {
+    pub(super) fn new(settings: Settings, policy: &Policy, tally: Arc<Tally>) -> Self {
+        Self {
+            denied: DenyCache::new(settings.deny_cache, settings.clock.clone()),
+            stand_in: StandIn::new(settings.failure, policy, settings.clock.clone()),
+            settings,
+            tally,
+        }
+    }
+
+    /// The same for another policy: what was denied under the old one is asked again.
+    pub(super) fn renewed(&self, policy: &Policy) -> Self {
+        Self::new(self.settings.clone(), policy, Arc::clone(&self.tally))
+    }
+
+    pub(super) fn failure(&self) -> FailurePolicy {
+        self.stand_in.failure()
+    }
+
+    pub(super) fn counters(&self, store: &impl Store) -> Counters {
+        self.tally.snapshot(store.health())
+    }
+
+    pub(super) async fn check<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>, cost: Cost) -> Decision {
+        if let Some(decision) = self.denied.find(key, cost) {
+            self.tally.deny_cache_hit();
+            return decision;
+        }
+        let asked_at = self.denied.now();
+        let answer = store.check(plan, key, cost).await;
+        self.take(key, cost, asked_at, answer)
+    }
+
+    pub(super) async fn check_many<S: Store>(
+        &self,
+        store: &S,
+        plan: &S::Plan,
+        requests: &[(Key<'_>, Cost)],
+    ) -> Vec<Decision> {
+        let known: Vec<Option<Decision>> = requests.iter().map(|(key, cost)| self.denied.find(*key, *cost)).collect();
+        let open = |(request, known): (&(_, _), &Option<_>)| known.is_none().then_some(*request);
+        let asked: Vec<(Key<'_>, Cost)> = requests.iter().zip(&known).filter_map(open).collect();
+        let asked_at = self.denied.now();
+        let answers = if asked.is_empty() { Vec::new() } else { store.check_many(plan, &asked).await };
+        let mut answers =
+            asked.iter().zip(answers).map(|((key, cost), answer)| self.take(*key, *cost, asked_at, answer));
+        let decided = known.into_iter().filter_map(|known| match known {
+            Some(decision) => {
+                self.tally.deny_cache_hit();
+                Some(decision)
+            }
+            None => answers.next(),
+        });
+        decided.collect()
+    }
+
+    /// Counts what the store answered, and remembers it; answers in its place if it could not.
+    fn take(&self, key: Key<'_>, cost: Cost, asked_at: Timestamp, answer: Result<Decision, StoreError>) -> Decision {
+        let decision = match answer {
+            Ok(decision) => {
+                self.denied.learn(key, cost, asked_at, &decision);
+                decision
+            }
+            Err(error) => self.stand_in.check(key, cost, error.reason()),
+        };
+        self.tally.check(&decision);
+        decision
+    }
+
+    pub(super) async fn refund<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>, cost: Cost) -> Decision {
+        let answer = store.refund(plan, key, cost).await;
+        // After it, so that no denial from before comes in between and stays.
+        self.denied.forget(key);
+        let decision = answer.unwrap_or_else(|error| self.stand_in.refund(key, cost, error.reason()));
+        self.tally.refund(&decision);
+        decision
+    }
+
+    pub(super) async fn reset<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>) -> Result<(), StoreError> {
+        let answer = store.reset(plan, key).await;
+        self.denied.forget(key);
+        answer
+    }
+}

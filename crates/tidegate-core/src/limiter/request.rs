@@ -1,0 +1,230 @@
+//! What a limiter is asked. Nothing happens until `.now()` (in memory), `.await` or `.wait()` (on any store).
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+
+use super::{CheckError, Limiter};
+use crate::cost::{Cost, CostError};
+use crate::decision::Decision;
+use crate::key::Key;
+use crate::memory::MemoryStore;
+use crate::store::Store;
+
+/// What `.await` waits for.
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>;
+
+/// One request. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+#[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
+#[derive(Debug)]
+pub struct Check<'a, S: Store> {
+    pub(super) limiter: &'a Limiter<S>,
+    pub(super) key: &'a [u8],
+    pub(super) cost: Result<Cost, CostError>,
+}
+
+impl<'a, S: Store> Check<'a, S> {
+    /// What the request takes: an integer, a decimal of at most three places, or a [`Cost`]. 0 looks without taking.
+    #[inline]
+    pub fn cost<C: TryInto<Cost, Error: Into<CostError>>>(mut self, cost: C) -> Self {
+        self.cost = cost.try_into().map_err(Into::into);
+        self
+    }
+
+    async fn answer(self) -> Result<Decision, CheckError> {
+        Ok(self.limiter.shared.check(Key::new(self.key)?, self.cost?).await?)
+    }
+
+    /// Decides, and holds this thread up meanwhile: for programs without an async runtime.
+    ///
+    /// # Errors
+    /// If the key is empty, the cost is not one, or this thread runs async tasks. Then nothing is taken.
+    pub fn wait(self) -> Result<Decision, CheckError> {
+        self.limiter.store().block_on(self.answer())?
+    }
+}
+
+impl Check<'_, MemoryStore> {
+    /// Decides.
+    ///
+    /// # Errors
+    /// If the key is empty or the cost is not one. Then nothing is taken.
+    #[inline]
+    pub fn now(self) -> Result<Decision, CheckError> {
+        let shared = &*self.limiter.shared;
+        Ok(shared.store.check(&shared.plan, Key::new(self.key)?, self.cost?))
+    }
+}
+
+impl<'a, S: Store> IntoFuture for Check<'a, S> {
+    type Output = Result<Decision, CheckError>;
+    type IntoFuture = Answer<'a, Decision>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.answer())
+    }
+}
+
+/// A batch of requests. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+#[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
+#[derive(Debug)]
+pub struct CheckMany<'a, K, C, S: Store> {
+    pub(super) limiter: &'a Limiter<S>,
+    pub(super) requests: &'a [(K, C)],
+}
+
+/// One request of a batch, checked.
+#[inline]
+fn keyed<K, C>((key, cost): &(K, C)) -> Result<(Key<'_>, Cost), CheckError>
+where
+    K: AsRef<[u8]>,
+    C: Copy + TryInto<Cost, Error: Into<CostError>>,
+{
+    Ok((Key::new(key.as_ref())?, (*cost).try_into().map_err(Into::into)?))
+}
+
+impl<K, C> CheckMany<'_, K, C, MemoryStore>
+where
+    K: AsRef<[u8]>,
+    C: Copy + TryInto<Cost, Error: Into<CostError>>,
+{
+    /// Decides on all, in order.
+    ///
+    /// # Errors
+    /// If a key is empty or a cost is not one. Then nothing is taken, from any key.
+    pub fn now(self) -> Result<Vec<Decision>, CheckError> {
+        let mut decisions = Vec::with_capacity(self.requests.len());
+        self.now_into(&mut decisions)?;
+        Ok(decisions)
+    }
+
+    /// Decides on all, in order, and adds the decisions to a list that is used again and again.
+    ///
+    /// # Errors
+    /// If a key is empty or a cost is not one. Then nothing is taken, from any key, and nothing is added.
+    pub fn now_into(self, decisions: &mut Vec<Decision>) -> Result<(), CheckError> {
+        let shared = &*self.limiter.shared;
+        self.requests.iter().try_for_each(|request| keyed(request).map(drop))?;
+        decisions.reserve(self.requests.len());
+        let requests = self.requests.iter().filter_map(|request| keyed(request).ok());
+        shared.store.check_many(&shared.plan, requests, decisions);
+        Ok(())
+    }
+}
+
+impl<'a, K, C, S: Store> CheckMany<'a, K, C, S>
+where
+    K: AsRef<[u8]> + Sync,
+    C: Copy + TryInto<Cost, Error: Into<CostError>> + Sync,
+{
+    async fn answer(self) -> Result<Vec<Decision>, CheckError> {
+        let requests = self.requests.iter().map(keyed).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.limiter.shared.check_many(&requests).await?)
+    }
+
+    /// Decides on all, and holds this thread up meanwhile: for programs without an async runtime.
+    ///
+    /// # Errors
+    /// If a key is empty, a cost is not one, or this thread runs async tasks. Then nothing is taken, from any key.
+    pub fn wait(self) -> Result<Vec<Decision>, CheckError> {
+        self.limiter.store().block_on(self.answer())?
+    }
+}
+
+impl<'a, K, C, S: Store> IntoFuture for CheckMany<'a, K, C, S>
+where
+    K: AsRef<[u8]> + Sync,
+    C: Copy + TryInto<Cost, Error: Into<CostError>> + Sync,
+{
+    type Output = Result<Vec<Decision>, CheckError>;
+    type IntoFuture = Answer<'a, Vec<Decision>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.answer())
+    }
+}
+
+/// Something to give back. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+#[must_use = "nothing is given back until `.now()`, `.await` or `.wait()`"]
+#[derive(Debug)]
+pub struct Refund<'a, S: Store> {
+    pub(super) limiter: &'a Limiter<S>,
+    pub(super) key: &'a [u8],
+    pub(super) cost: Result<Cost, CostError>,
+}
+
+impl<S: Store> Refund<'_, S> {
+    async fn answer(self) -> Result<Decision, CheckError> {
+        Ok(self.limiter.shared.refund(Key::new(self.key)?, self.cost?).await?)
+    }
+
+    /// Gives back, and holds this thread up meanwhile: for programs without an async runtime.
+    ///
+    /// # Errors
+    /// If the key is empty, the cost is not one, or this thread runs async tasks. Then nothing is given back.
+    pub fn wait(self) -> Result<Decision, CheckError> {
+        self.limiter.store().block_on(self.answer())?
+    }
+}
+
+impl Refund<'_, MemoryStore> {
+    /// Gives back.
+    ///
+    /// # Errors
+    /// If the key is empty or the cost is not one. Then nothing is given back.
+    pub fn now(self) -> Result<Decision, CheckError> {
+        let shared = &*self.limiter.shared;
+        Ok(shared.store.refund(&shared.plan, Key::new(self.key)?, self.cost?))
+    }
+}
+
+impl<'a, S: Store> IntoFuture for Refund<'a, S> {
+    type Output = Result<Decision, CheckError>;
+    type IntoFuture = Answer<'a, Decision>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.answer())
+    }
+}
+
+/// A key to forget. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+#[must_use = "nothing is forgotten until `.now()`, `.await` or `.wait()`"]
+#[derive(Debug)]
+pub struct Reset<'a, S: Store> {
+    pub(super) limiter: &'a Limiter<S>,
+    pub(super) key: &'a [u8],
+}
+
+impl<S: Store> Reset<'_, S> {
+    async fn answer(self) -> Result<(), CheckError> {
+        Ok(self.limiter.shared.reset(Key::new(self.key)?).await?)
+    }
+
+    /// Forgets, and holds this thread up meanwhile: for programs without an async runtime.
+    ///
+    /// # Errors
+    /// If the key is empty, the store could not answer, or this thread runs async tasks.
+    pub fn wait(self) -> Result<(), CheckError> {
+        self.limiter.store().block_on(self.answer())?
+    }
+}
+
+impl Reset<'_, MemoryStore> {
+    /// Forgets.
+    ///
+    /// # Errors
+    /// If the key is empty.
+    pub fn now(self) -> Result<(), CheckError> {
+        let shared = &*self.limiter.shared;
+        shared.store.reset(&shared.plan, Key::new(self.key)?);
+        Ok(())
+    }
+}
+
+impl<'a, S: Store> IntoFuture for Reset<'a, S> {
+    type Output = Result<(), CheckError>;
+    type IntoFuture = Answer<'a, ()>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.answer())
+    }
+}

@@ -1,0 +1,103 @@
+//! For stores that keep and decide in a language of their own: what they kept, as the steps of this crate read it.
+//!
+//! *The store decides, Rust explains*: the store hands back what it had kept and its time, and every figure of the
+//! decision is worked out here, by the code that the memory store runs.
+
+use crate::algorithm::{CounterState, LogState, Step, StepState, WindowState};
+use crate::clock::Timestamp;
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::policy::Policy;
+use crate::record::Record;
+
+/// Such stores count in microseconds.
+const TICK: u64 = 1_000;
+
+/// What a store kept for one limit of one key, times in microseconds, amounts in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// Nothing.
+    Fresh,
+    /// A bucket that is free again at `free_at` + `part` / `denominator`, the rate's own denominator in microseconds.
+    Bucket {
+        /// Whole microseconds.
+        free_at: u64,
+        /// The rest, in parts of the denominator.
+        part: u64,
+        /// The denominator.
+        denominator: u64,
+    },
+    /// A fixed window.
+    Window {
+        /// When it ends.
+        end: u64,
+        /// What was admitted in it.
+        count: u64,
+    },
+    /// A sliding window counter.
+    Counter {
+        /// When the current window ends.
+        end: u64,
+        /// What was admitted in it.
+        current: u64,
+        /// What was admitted in the one before.
+        previous: u64,
+    },
+    /// What is live of a log, and as much of where it stands as a decision needs.
+    Log {
+        /// The oldest entry that has to expire for the request to fit, and all that is live up to and with it.
+        waits_for: Option<(u64, u64)>,
+        /// When the newest entry was made.
+        newest: u64,
+        /// All that is live.
+        live: u64,
+    },
+}
+
+/// The record of what a store kept, one state a limit.
+#[must_use]
+pub fn record(policy: &Policy, stored: &[Stored]) -> Record {
+    Record::of_states(policy.steps().iter().zip(stored).map(|(step, stored)| state(step, *stored)))
+}
+
+/// Puts what a store keeps for one limit into a record: a log hands over what one request needs of it, each time.
+pub fn replace(policy: &Policy, record: &mut Record, limit: usize, stored: Stored) {
+    let steps = policy.steps();
+    if let (Some(step), Some(slot)) = (steps.get(limit), record.states(steps).get_mut(limit)) {
+        *slot = state(step, stored);
+    }
+}
+
+/// Decides as [`Policy::decide`], for a store that counts in microseconds.
+pub fn decide(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) -> Decision {
+    policy.decide(record, now, cost).rounded_up(TICK)
+}
+
+fn state(step: &Step, stored: Stored) -> StepState {
+    let nanos = |micros: u64| micros.saturating_mul(TICK);
+    match (stored, step) {
+        (Stored::Bucket { free_at, part, denominator }, Step::WholeBucket(bucket)) => {
+            StepState::Bucket(bucket.state_of_micros(free_at, part, denominator))
+        }
+        (Stored::Bucket { free_at, part, denominator }, Step::Bucket(bucket)) => {
+            StepState::Bucket(bucket.state_of_micros(free_at, part, denominator))
+        }
+        (Stored::Window { end, count }, Step::FixedWindow(_)) => {
+            StepState::Window(WindowState { end: nanos(end), count })
+        }
+        (Stored::Counter { end, current, previous }, Step::SlidingWindowCounter(_)) => {
+            StepState::Counter(CounterState { end: nanos(end), current, previous })
+        }
+        (Stored::Log { waits_for, newest, live }, Step::SlidingWindowLog(_)) if live > 0 => {
+            let newest = (nanos(newest), live);
+            let waits_for = waits_for.map(|(at, total)| (nanos(at), total)).filter(|first| *first != newest);
+            StepState::Log(LogState::of_totals(waits_for.into_iter().chain([newest])))
+        }
+        _ => StepState::Fresh,
+    }
+}
+
+/// Runs a future to its end on this thread.
+pub fn wait<F: Future>(future: F) -> F::Output {
+    crate::blocking::wait(future)
+}

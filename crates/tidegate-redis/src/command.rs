@@ -1,0 +1,75 @@
+//! What is sent: one command for checks of one policy that can travel together.
+
+use redis::Cmd;
+use tidegate_core::{Cost, ManualClock};
+
+use crate::plan::RedisPlan;
+
+/// What is done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Check,
+    Refund,
+    Reset,
+}
+
+/// One thing to do to one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) plan: RedisPlan,
+    pub(crate) act: Act,
+    pub(crate) name: Vec<u8>,
+    pub(crate) cost: Cost,
+}
+
+impl Ask {
+    /// Whether one script call can do both.
+    pub(crate) fn goes_with(&self, other: &Self) -> bool {
+        self.act == other.act && self.plan.is(&other.plan)
+    }
+}
+
+/// A time that is given to the script in place of the server's, and how long what is written then stays.
+#[derive(Clone, Debug)]
+pub(crate) struct GivenTime {
+    pub(crate) clock: ManualClock,
+    pub(crate) keep_ms: u64,
+}
+
+/// The command for asks that go together, of which there is at least one.
+pub(crate) fn command(asks: &[&Ask], given: Option<&GivenTime>) -> Option<Cmd> {
+    let first = asks.first()?;
+    Some(match first.act {
+        Act::Check => script_call(&first.plan, asks, false, given),
+        Act::Refund => script_call(&first.plan, asks, true, given),
+        Act::Reset => unlink(asks),
+    })
+}
+
+fn script_call(plan: &RedisPlan, asks: &[&Ask], is_refund: bool, given: Option<&GivenTime>) -> Cmd {
+    let bytes: usize = asks.iter().map(|ask| ask.name.len() * plan.keys_a_check()).sum();
+    let mut command = Cmd::with_capacity(24 + asks.len() * plan.keys_a_check(), 200 + bytes);
+    command.arg("EVALSHA").arg(&*plan.script().sha).arg(asks.len() * plan.keys_a_check());
+    for ask in asks {
+        plan.add_names(&ask.name, &mut command);
+    }
+    let (now, keep) = given.map_or((0, 0), |given| (given.clock.now().as_nanos() / 1_000, given.keep_ms));
+    command.arg(now).arg(keep).arg(u8::from(is_refund));
+    plan.add_limits(&mut command);
+    // Checks of one cost in a row are a run: its last one, and the cost.
+    for (index, ask) in asks.iter().enumerate() {
+        if asks.get(index + 1).is_none_or(|next| next.cost != ask.cost) {
+            command.arg(index + 1);
+            plan.add_cost(ask.cost, is_refund, &mut command);
+        }
+    }
+    command
+}
+
+fn unlink(asks: &[&Ask]) -> Cmd {
+    let mut command = redis::cmd("UNLINK");
+    for ask in asks {
+        ask.plan.add_names(&ask.name, &mut command);
+    }
+    command
+}

@@ -1,0 +1,186 @@
+//! Making a connection: to a server, or to the primary that sentinels know.
+
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, PushKind, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, Value,
+};
+use tokio::time::timeout;
+
+use crate::url::{Address, Login, RedisUrl, Topology};
+
+/// Is told, once, that a connection is lost.
+pub(crate) type OnLoss = Box<dyn Fn() + Send + Sync>;
+
+/// How connections are made to whatever a URL names.
+#[derive(Clone)]
+pub(crate) struct Dialer {
+    url: Arc<RedisUrl>,
+    certificates: Option<Arc<TlsCertificates>>,
+}
+
+/// Where a line leads.
+#[derive(Clone, Debug)]
+pub(crate) enum Destination {
+    Node(Address),
+    Unix(std::path::PathBuf),
+    Primary { sentinels: Vec<Address>, master: String },
+}
+
+impl Dialer {
+    /// # Errors
+    /// If a file that TLS needs cannot be read.
+    pub(crate) fn new(url: RedisUrl) -> std::io::Result<Self> {
+        let read = |path: &std::path::PathBuf| {
+            std::fs::read(path)
+                .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+        };
+        let certificates = match &url.tls {
+            None => None,
+            Some(tls) => {
+                let client_tls = match (&tls.certificate, &tls.key) {
+                    (Some(certificate), Some(key)) => {
+                        Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
+                    }
+                    _ => None,
+                };
+                let root_cert = tls.ca.as_ref().map(read).transpose()?;
+                Some(Arc::new(TlsCertificates { client_tls, root_cert }))
+            }
+        };
+        Ok(Self { url: Arc::new(url), certificates })
+    }
+
+    /// Where a URL that is no cluster leads.
+    pub(crate) fn destination(&self) -> Option<Destination> {
+        match &self.url.topology {
+            Topology::Single(address) => Some(Destination::Node(address.clone())),
+            Topology::Unix(path) => Some(Destination::Unix(path.clone())),
+            Topology::Sentinel { sentinels, master } => {
+                Some(Destination::Primary { sentinels: sentinels.clone(), master: master.clone() })
+            }
+            Topology::Cluster(_) => None,
+        }
+    }
+
+    /// Makes a connection and says hello; within the time that is set for it.
+    pub(crate) async fn dial(&self, to: &Destination, on_loss: OnLoss) -> RedisResult<MultiplexedConnection> {
+        let dialled = async {
+            match to {
+                Destination::Node(address) => self.connect(self.tcp(address), &self.url.login, on_loss).await,
+                Destination::Unix(path) => {
+                    self.connect(ConnectionAddr::Unix(path.clone()), &self.url.login, on_loss).await
+                }
+                Destination::Primary { sentinels, master } => self.dial_primary(sentinels, master, on_loss).await,
+            }
+        };
+        match timeout(self.url.settings.connect_timeout, dialled).await {
+            Ok(result) => result,
+            Err(_) => Err(failed("no connection within the time that is set")),
+        }
+    }
+
+    /// Asks the sentinels in turn, and takes the first primary that says that it is one.
+    async fn dial_primary(
+        &self,
+        sentinels: &[Address],
+        master: &str,
+        on_loss: OnLoss,
+    ) -> RedisResult<MultiplexedConnection> {
+        let mut last = failed("no sentinel");
+        let mut on_loss = Some(on_loss);
+        for sentinel in sentinels {
+            let address = match self.primary_known_to(sentinel, master).await {
+                Ok(address) => address,
+                Err(error) => {
+                    last = error;
+                    continue;
+                }
+            };
+            let Some(on_loss) = on_loss.take() else { break };
+            let mut connection = self.connect(self.tcp(&address), &self.url.login, on_loss).await?;
+            let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
+            if matches!(role.first(), Some(Value::BulkString(role)) if role == b"master") {
+                return Ok(connection);
+            }
+            return Err(failed("what the sentinels take for the primary is a replica still"));
+        }
+        Err(last)
+    }
+
+    async fn primary_known_to(&self, sentinel: &Address, master: &str) -> RedisResult<Address> {
+        // A sentinel that hangs must leave time to ask the others.
+        let share = self.url.settings.connect_timeout / 4;
+        let asked = async {
+            let mut connection = self.connect(self.tcp(sentinel), &self.url.sentinel_login, Box::new(|| {})).await?;
+            let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master).to_owned();
+            command.query_async::<Option<(String, u16)>>(&mut connection).await
+        };
+        match timeout(share, asked).await {
+            Ok(Ok(Some((host, port)))) => Ok(Address { host, port }),
+            Ok(Ok(None)) => Err(failed("the sentinels know no primary of this name")),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(failed("a sentinel did not answer in time")),
+        }
+    }
+
+    fn tcp(&self, address: &Address) -> ConnectionAddr {
+        let Address { host, port } = address.clone();
+        match &self.url.tls {
+            Some(tls) => ConnectionAddr::TcpTls { host, port, insecure: tls.is_insecure, tls_params: None },
+            None => ConnectionAddr::Tcp(host, port),
+        }
+    }
+
+    async fn connect(
+        &self,
+        address: ConnectionAddr,
+        login: &Login,
+        on_loss: OnLoss,
+    ) -> RedisResult<MultiplexedConnection> {
+        // With RESP3 a connection that is lost is noticed without traffic.
+        let mut hello = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_lib_name("tidegate", env!("CARGO_PKG_VERSION"));
+        let is_sentinel = std::ptr::eq(login, &self.url.sentinel_login);
+        if !is_sentinel {
+            hello = hello.set_db(self.url.database);
+        }
+        if let Some(user) = &login.user {
+            hello = hello.set_username(user);
+        }
+        if let Some(password) = &login.password {
+            hello = hello.set_password(password);
+        }
+        let info = address
+            .into_connection_info()?
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true))
+            .set_redis_settings(hello);
+        let client = match &self.certificates {
+            Some(certificates) => Client::build_with_tls(info, (**certificates).clone())?,
+            None => Client::open(info)?,
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(64)
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    on_loss();
+                }
+                Ok::<(), std::convert::Infallible>(())
+            });
+        client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    pub(crate) fn url(&self) -> &RedisUrl {
+        &self.url
+    }
+}
+
+fn failed(message: &'static str) -> RedisError {
+    (ErrorKind::Client, message).into()
+}

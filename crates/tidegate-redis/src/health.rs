@@ -1,0 +1,49 @@
+//! What is counted on the way to Redis.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate_core::{Breaker, Histogram, StoreHealth};
+
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    breaker_openings: AtomicU64,
+    reconnects: AtomicU64,
+    failed_connects: AtomicU64,
+    trips: AtomicU64,
+    carried: AtomicU64,
+    latency: Histogram,
+}
+
+impl Health {
+    pub(crate) fn breaker_opened(&self) {
+        self.breaker_openings.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reconnected(&self) {
+        self.reconnects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn failed_to_connect(&self) {
+        self.failed_connects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn trip(&self, took: Duration, carried: u64) {
+        self.trips.fetch_add(1, Ordering::Relaxed);
+        self.carried.fetch_add(carried, Ordering::Relaxed);
+        self.latency.record(took);
+    }
+
+    pub(crate) fn snapshot(&self, breaker: Breaker, in_flight: usize, waiting: usize) -> StoreHealth {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let mut health = StoreHealth::new(breaker, self.latency.latency());
+        health.breaker_openings = read(&self.breaker_openings);
+        health.reconnects = read(&self.reconnects);
+        health.failed_connects = read(&self.failed_connects);
+        health.trips = read(&self.trips);
+        health.carried = read(&self.carried);
+        health.in_flight = in_flight as u64;
+        health.waiting = waiting as u64;
+        health
+    }
+}

@@ -1,0 +1,115 @@
+//! What is worked out of a policy once: its script, the numbers of its limits, and the names of its records.
+
+use std::sync::Arc;
+
+use tidegate_core::{Algorithm, Cost, Key, Policy};
+
+use crate::key;
+use crate::rate::{Refill, period_us};
+use crate::script::{Kind, Script};
+
+/// A policy, worked out for Redis. Made by [`RedisStore`](crate::RedisStore). Clones share.
+#[derive(Clone, Debug)]
+pub struct RedisPlan(Arc<Numbers>);
+
+#[derive(Debug)]
+struct Numbers {
+    policy: Policy,
+    script: Script,
+    shape: Vec<u8>,
+    /// One argument each: how many limits, how many logs, and what each limit is.
+    limits: Vec<Vec<u8>>,
+    /// Of the limits that are buckets, in order.
+    refills: Vec<Refill>,
+    log_count: usize,
+    keys_a_check: usize,
+}
+
+impl RedisPlan {
+    pub(crate) fn new(prefix: &str, policy: &Policy) -> Self {
+        let limits = policy.limits();
+        let log_count = limits.iter().filter(|limit| limit.algorithm() == Algorithm::SlidingWindowLog).count();
+        let mut numbers = vec![limits.len() as u64, log_count as u64];
+        let mut refills = Vec::new();
+        for limit in limits {
+            let kind = Kind::from(limit.algorithm());
+            numbers.push(kind as u64);
+            if kind == Kind::Bucket {
+                let refill = Refill::new(limit);
+                let full = refill.full();
+                numbers.extend([full.us, full.part, refill.denominator]);
+                refills.push(refill);
+            } else {
+                numbers.extend([limit.limit() * 1_000, period_us(limit)]);
+            }
+            if kind == Kind::FixedWindow {
+                numbers.push(u64::from(limit.opens_with_first_hit()));
+            }
+        }
+        Self(Arc::new(Numbers {
+            script: Script::of(policy),
+            shape: key::shape(prefix, policy),
+            limits: numbers.into_iter().map(|number| number.to_string().into_bytes()).collect(),
+            refills,
+            log_count,
+            keys_a_check: log_count + usize::from(log_count < limits.len()),
+            policy: policy.clone(),
+        }))
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    pub(crate) fn script(&self) -> &Script {
+        &self.0.script
+    }
+
+    /// The name of a key's record.
+    pub(crate) fn name(&self, key: Key<'_>) -> Vec<u8> {
+        key::name(&self.0.shape, key)
+    }
+
+    /// How many of its limits are logs, each in a list of its own.
+    pub(crate) fn log_count(&self) -> usize {
+        self.0.log_count
+    }
+
+    /// Whether any limit is kept in the record itself.
+    pub(crate) fn has_record(&self) -> bool {
+        self.0.log_count < self.0.policy.limits().len()
+    }
+
+    /// How many names a key has.
+    pub(crate) fn keys_a_check(&self) -> usize {
+        self.0.keys_a_check
+    }
+
+    /// Adds all names of a key: its record's own, and those of the logs beside it.
+    pub(crate) fn add_names(&self, name: &[u8], command: &mut redis::Cmd) {
+        command.arg(name);
+        for log in 1..self.0.keys_a_check {
+            command.arg([name, format!(":{log}").as_bytes()].concat());
+        }
+    }
+
+    /// Adds the numbers of the limits.
+    pub(crate) fn add_limits(&self, command: &mut redis::Cmd) {
+        for number in &self.0.limits {
+            command.arg(number.as_slice());
+        }
+    }
+
+    /// Adds a cost, and the time it takes to refill for each bucket. Of what is given back, no more than a whole bucket.
+    pub(crate) fn add_cost(&self, cost: Cost, is_refund: bool, command: &mut redis::Cmd) {
+        command.arg(cost.thousandths());
+        for refill in &self.0.refills {
+            let span = if is_refund { refill.span_at_most_full(cost) } else { refill.span(cost) };
+            command.arg(span.us).arg(span.part);
+        }
+    }
+}

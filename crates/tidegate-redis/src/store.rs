@@ -1,0 +1,169 @@
+//! The store.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tidegate_core::{BlockingError, Cost, Decision, Key, Policy, Store, StoreError, StoreHealth, remote};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::cluster::Cluster;
+use crate::command::{Act, Ask};
+use crate::error::AskError;
+use crate::health::Health;
+use crate::line::{Line, NotExecuted, Outcome, Parcel, Trouble};
+use crate::plan::RedisPlan;
+use crate::runtime::OwnRuntime;
+use crate::settings::Settings;
+
+/// Records in Redis: the same decisions for every process that shares it. Clones share.
+///
+/// ```no_run
+/// use tidegate_core::Limiter;
+/// use tidegate_redis::RedisStore;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://127.0.0.1/").await?;
+/// let limiter = Limiter::new(store, "100/minute".parse()?);
+/// let decision = limiter.check("user:42").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) route: Route,
+    pub(crate) settings: Settings,
+    pub(crate) health: Arc<Health>,
+    pub(crate) runtime: Handle,
+    /// The runtime, where it is the store's own.
+    pub(crate) own: Option<OwnRuntime>,
+}
+
+/// How the node of a key is found.
+pub(crate) enum Route {
+    Single(Line),
+    Cluster(Cluster),
+}
+
+impl RedisStore {
+    pub(crate) fn of(shared: Shared) -> Self {
+        Self(Arc::new(shared))
+    }
+
+    fn ask(&self, plan: &RedisPlan, act: Act, key: Key<'_>, cost: Cost) -> Ask {
+        Ask { plan: plan.clone(), act, name: plan.name(key), cost }
+    }
+
+    async fn answer(&self, ask: Ask) -> Result<Decision, StoreError> {
+        let deadline = Instant::now() + self.0.settings.deadline;
+        let answered = match &self.0.route {
+            Route::Cluster(cluster) => cluster.ask(ask, deadline).await,
+            Route::Single(line) => {
+                let outcome = line.send(Parcel { asks: vec![ask], is_asking: false }, deadline).await.pop();
+                outcome.map_or(Err(AskError::Timeout), |outcome| settled(line, outcome))
+            }
+        };
+        Ok(answered?)
+    }
+
+    async fn answers(&self, asks: Vec<Ask>) -> Vec<Result<Decision, StoreError>> {
+        let deadline = Instant::now() + self.0.settings.deadline;
+        let answered: Vec<Result<Decision, AskError>> = match &self.0.route {
+            Route::Cluster(cluster) => cluster.ask_many(asks, deadline).await,
+            Route::Single(line) => {
+                let outcomes = line.send(Parcel { asks, is_asking: false }, deadline).await;
+                outcomes.into_iter().map(|outcome| settled(line, outcome)).collect()
+            }
+        };
+        answered.into_iter().map(|answer| Ok(answer?)).collect()
+    }
+
+    /// Timers and tasks belong to the store's runtime, whatever polls the future.
+    fn in_runtime<F: Future>(&self, future: F) -> InRuntime<F> {
+        InRuntime { runtime: self.0.runtime.clone(), future: Box::pin(future) }
+    }
+}
+
+/// What a server that is alone answered. Where it sends elsewhere, it is not alone.
+fn settled(line: &Line, outcome: Outcome) -> Result<Decision, AskError> {
+    outcome.map_err(|trouble| match trouble {
+        Trouble::Failed(error) => error,
+        Trouble::Not(NotExecuted::ReadOnly) => {
+            line.renounce("it has become a replica");
+            AskError::Refused("it is a replica".into())
+        }
+        Trouble::Not(NotExecuted::Moved(_) | NotExecuted::Ask(_)) => {
+            AskError::Refused("this is a node of a cluster: use redis+cluster://".into())
+        }
+        Trouble::Not(NotExecuted::Later(why)) => AskError::Refused(why),
+    })
+}
+
+impl Store for RedisStore {
+    type Plan = RedisPlan;
+
+    fn plan(&self, policy: &Policy) -> RedisPlan {
+        RedisPlan::new(&self.0.settings.prefix, policy)
+    }
+
+    async fn check(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        self.in_runtime(self.answer(self.ask(plan, Act::Check, key, cost))).await
+    }
+
+    async fn check_many(&self, plan: &RedisPlan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+        let asks = requests.iter().map(|(key, cost)| self.ask(plan, Act::Check, *key, *cost)).collect();
+        self.in_runtime(self.answers(asks)).await
+    }
+
+    async fn refund(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        self.in_runtime(self.answer(self.ask(plan, Act::Refund, key, cost))).await
+    }
+
+    async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<(), StoreError> {
+        self.in_runtime(self.answer(self.ask(plan, Act::Reset, key, Cost::ZERO))).await.map(drop)
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
+        // On a thread of the runtime that is to do the work, nothing would ever be done.
+        if self.0.own.is_none() && Handle::try_current().is_ok() {
+            return Err(BlockingError::new());
+        }
+        Ok(remote::wait(future))
+    }
+
+    fn health(&self) -> Option<StoreHealth> {
+        let (breaker, flights, waiting) = match &self.0.route {
+            Route::Single(line) => {
+                let (flights, waiting) = line.load();
+                (line.breaker(), flights, waiting)
+            }
+            Route::Cluster(cluster) => cluster.condition(),
+        };
+        Some(self.0.health.snapshot(breaker, flights, waiting))
+    }
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStore").field("health", &self.health()).finish_non_exhaustive()
+    }
+}
+
+/// A future that finds the store's runtime around it, whoever polls it.
+struct InRuntime<F> {
+    runtime: Handle,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for InRuntime<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
+        let _entered = this.runtime.enter();
+        this.future.as_mut().poll(context)
+    }
+}

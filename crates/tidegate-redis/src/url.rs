@@ -1,0 +1,330 @@
+//! Where Redis is and how to get there, as one URL.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::settings::Settings;
+
+const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26_379;
+
+/// What the schemes are, for errors.
+const SCHEMES: &str =
+    "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://";
+
+/// A host and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// What is at the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    /// One server.
+    Single(Address),
+    /// One server, by its socket.
+    Unix(PathBuf),
+    /// Sentinels, which know where the primary of this name is.
+    Sentinel { sentinels: Vec<Address>, master: String },
+    /// Nodes of a cluster, which know the others.
+    Cluster(Vec<Address>),
+}
+
+/// Who is asking.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+/// How a connection is encrypted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tls {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) is_insecure: bool,
+}
+
+/// A URL, read and checked.
+#[derive(Clone)]
+pub(crate) struct RedisUrl {
+    pub(crate) topology: Topology,
+    pub(crate) login: Login,
+    pub(crate) sentinel_login: Login,
+    pub(crate) database: i64,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) settings: Settings,
+}
+
+/// A URL that is not one of Redis', and what was expected. Never shows a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UrlError(String);
+
+fn error<T>(message: impl Into<String>) -> Result<T, UrlError> {
+    Err(UrlError(message.into()))
+}
+
+impl FromStr for RedisUrl {
+    type Err = UrlError;
+
+    fn from_str(url: &str) -> Result<Self, UrlError> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return error(format!("not a URL: expected {SCHEMES}"));
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (tls, kind) = match scheme {
+            "redis" => (None, Kind::Single),
+            "rediss" => (Some(Tls::default()), Kind::Single),
+            "unix" | "redis+unix" => (None, Kind::Unix),
+            "redis+sentinel" => (None, Kind::Sentinel),
+            "rediss+sentinel" => (Some(Tls::default()), Kind::Sentinel),
+            "redis+cluster" => (None, Kind::Cluster),
+            "rediss+cluster" => (Some(Tls::default()), Kind::Cluster),
+            other => return error(format!("unknown scheme `{other}://`: expected {SCHEMES}")),
+        };
+        let (login, rest) = login(rest)?;
+        let (topology, database) = place(kind, rest)?;
+        let mut url =
+            Self { topology, login, sentinel_login: Login::default(), database, tls, settings: Settings::default() };
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            url.set(option)?;
+        }
+        url.checked()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Single,
+    Unix,
+    Sentinel,
+    Cluster,
+}
+
+fn decoded(text: &str) -> Result<String, UrlError> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| UrlError(format!("`{text}` is not UTF-8 once its percent signs are read")))
+}
+
+/// `user:password@`, `:password@`, or nothing. The last `@` counts, so that one in a password may stand as it is.
+fn login(rest: &str) -> Result<(Login, &str), UrlError> {
+    let Some((login, rest)) = rest.rsplit_once('@') else { return Ok((Login::default(), rest)) };
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let some = |text: &str| -> Result<Option<String>, UrlError> {
+        if text.is_empty() { Ok(None) } else { decoded(text).map(Some) }
+    };
+    let (user, password) = match (some(user), some(password)) {
+        (Ok(user), Ok(password)) => (user, password),
+        _ => return error("the user or the password is not UTF-8 once its percent signs are read"),
+    };
+    if user.is_some() && password.is_none() {
+        return error("a user without a password: expected user:password@ or :password@");
+    }
+    Ok((Login { user, password }, rest))
+}
+
+fn place(kind: Kind, rest: &str) -> Result<(Topology, i64), UrlError> {
+    if kind == Kind::Unix {
+        let path = decoded(rest)?;
+        if path.is_empty() {
+            return error("no path to a socket: expected unix:///run/redis/redis.sock");
+        }
+        return Ok((Topology::Unix(path.into()), 0));
+    }
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let default_port = if kind == Kind::Sentinel { DEFAULT_SENTINEL_PORT } else { DEFAULT_PORT };
+    let addresses = hosts.split(',').map(|host| address(host, default_port)).collect::<Result<Vec<_>, _>>()?;
+    match kind {
+        Kind::Sentinel => {
+            let (master, number) = path.split_once('/').unwrap_or((path, ""));
+            let master = decoded(master)?;
+            if master.is_empty() {
+                return error("no name of a primary: expected redis+sentinel://host:26379,host:26379/NAME");
+            }
+            Ok((Topology::Sentinel { sentinels: addresses, master }, database(number)?))
+        }
+        Kind::Cluster if database(path)? != 0 => error("a Redis Cluster has database 0 only"),
+        Kind::Cluster => Ok((Topology::Cluster(addresses), 0)),
+        Kind::Single | Kind::Unix => match <[Address; 1]>::try_from(addresses) {
+            Ok([address]) => Ok((Topology::Single(address), database(path)?)),
+            Err(_) => error("several hosts: expected one, or redis+sentinel:// or redis+cluster://"),
+        },
+    }
+}
+
+fn database(text: &str) -> Result<i64, UrlError> {
+    match text.trim_end_matches('/') {
+        "" => Ok(0),
+        number => number
+            .parse::<u16>()
+            .map(i64::from)
+            .map_err(|_| UrlError(format!("`{number}` is not a database: expected a number such as 0"))),
+    }
+}
+
+/// `host`, `host:port`, `[::1]` or `[::1]:port`.
+pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, UrlError> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((host, port)) => (host, port.strip_prefix(':').unwrap_or(port)),
+            None => return error(format!("`{text}`: expected [address]:port")),
+        },
+        None => text.rsplit_once(':').unwrap_or((text, "")),
+    };
+    if host.contains(':') && !text.starts_with('[') {
+        return error(format!("`{text}`: expected an IPv6 address in brackets, as [::1]:6379"));
+    }
+    let port = match port {
+        "" => default_port,
+        port => port.parse().map_err(|_| UrlError(format!("`{port}` is not a port")))?,
+    };
+    let host = if host.is_empty() { "127.0.0.1".to_owned() } else { decoded(host)? };
+    Ok(Address { host, port })
+}
+
+impl RedisUrl {
+    fn set(&mut self, option: &str) -> Result<(), UrlError> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let value = decoded(value)?;
+        let settings = &mut self.settings;
+        match name {
+            "prefix" => settings.prefix = value,
+            "timeout" => settings.deadline = duration(&value)?,
+            "connect_timeout" => settings.connect_timeout = duration(&value)?,
+            "max_waiting" => settings.max_waiting = number(name, &value)?,
+            "sentinel_user" => self.sentinel_login.user = Some(value),
+            "sentinel_password" => self.sentinel_login.password = Some(value),
+            "ca" | "cert" | "key" | "insecure" => match &mut self.tls {
+                Some(tls) => tls.set(name, value)?,
+                None => return error(format!("`{name}` is about TLS: expected rediss:// in place of redis://")),
+            },
+            _ => {
+                return error(format!(
+                    "unknown option `{name}`: expected prefix, timeout, connect_timeout, max_waiting, sentinel_user, \
+                     sentinel_password, ca, cert, key or insecure"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn checked(self) -> Result<Self, UrlError> {
+        if self.settings.prefix.contains(['{', '}']) {
+            return error("a prefix with braces would put every key into one slot of a cluster");
+        }
+        if self.settings.deadline.is_zero() || self.settings.connect_timeout.is_zero() {
+            return error("a timeout of 0 leaves no time to answer");
+        }
+        if let Some(Tls { certificate, key, .. }) = &self.tls
+            && certificate.is_some() != key.is_some()
+        {
+            return error("`cert` and `key` belong together");
+        }
+        Ok(self)
+    }
+}
+
+impl Tls {
+    fn set(&mut self, name: &str, value: String) -> Result<(), UrlError> {
+        match name {
+            "ca" => self.ca = Some(value.into()),
+            "cert" => self.certificate = Some(value.into()),
+            "key" => self.key = Some(value.into()),
+            _ => self.is_insecure = matches!(&*value, "" | "true" | "1"),
+        }
+        Ok(())
+    }
+}
+
+fn number(name: &str, value: &str) -> Result<usize, UrlError> {
+    value.replace('_', "").parse().map_err(|_| UrlError(format!("{name}={value}: expected a whole number")))
+}
+
+/// `50ms`, `2s`; a bare number is milliseconds.
+fn duration(text: &str) -> Result<Duration, UrlError> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let duration = number.parse().ok().and_then(|number: u32| match unit {
+        "ms" | "" => Some(Duration::from_millis(u64::from(number))),
+        "s" => Some(Duration::from_secs(u64::from(number))),
+        _ => None,
+    });
+    duration.ok_or_else(|| UrlError(format!("`{text}` is not a time: expected one such as 50ms or 2s")))
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> RedisUrl {
+        url.parse().unwrap_or_else(|error| panic!("{url}: {error}"))
+    }
+
+    fn at(host: &str, port: u16) -> Address {
+        Address { host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn places() {
+        assert_eq!(read("redis://").topology, Topology::Single(at("127.0.0.1", 6379)));
+        assert_eq!(read("redis://db.example/").topology, Topology::Single(at("db.example", 6379)));
+        assert_eq!(read("rediss://[::1]:7000/2").topology, Topology::Single(at("::1", 7000)));
+        assert_eq!(read("rediss://h/2").database, 2);
+        assert_eq!(read("unix:///run/redis.sock").topology, Topology::Unix("/run/redis.sock".into()));
+        let sentinels = vec![at("a", 1), at("b", 26_379)];
+        let sentinel = Topology::Sentinel { sentinels, master: "mymaster".to_owned() };
+        assert_eq!(read("redis+sentinel://a:1,b/mymaster/3").topology, sentinel);
+        assert_eq!(read("redis+cluster://a:1,b").topology, Topology::Cluster(vec![at("a", 1), at("b", 6379)]));
+    }
+
+    #[test]
+    fn logins_and_options() {
+        let url = read("rediss://me:p%40ss@h/?prefix=app:&timeout=20ms&connect_timeout=2s&ca=/ca.pem&insecure");
+        assert_eq!(url.login, Login { user: Some("me".to_owned()), password: Some("p@ss".to_owned()) });
+        assert_eq!((&*url.settings.prefix, url.settings.deadline), ("app:", Duration::from_millis(20)));
+        assert_eq!(url.settings.connect_timeout, Duration::from_secs(2));
+        let tls = Tls { ca: Some("/ca.pem".into()), is_insecure: true, ..Tls::default() };
+        assert_eq!(url.tls, Some(tls));
+        assert_eq!(read("redis://:s@cret@h").login.password.as_deref(), Some("s@cret"));
+        assert!(!format!("{:?}", read("redis://me:hidden@h").login).contains("hidden"));
+    }
+
+    #[test]
+    fn bad_urls_say_what_was_expected() {
+        let cases = [
+            ("", "expected redis://"),
+            ("http://h", "unknown scheme"),
+            ("redis://a,b", "redis+cluster://"),
+            ("redis://h/x", "not a database"),
+            ("redis://h:99999", "not a port"),
+            ("redis://::1", "brackets"),
+            ("redis://me@h", "without a password"),
+            ("redis+sentinel://h", "name of a primary"),
+            ("redis+cluster://h/1", "database 0"),
+            ("unix://", "socket"),
+            ("redis://h?timeout=soon", "50ms"),
+            ("redis://h?timeout=0", "no time"),
+            ("redis://h?ca=x", "rediss://"),
+            ("rediss://h?cert=x", "belong together"),
+            ("redis://h?prefix={a}", "one slot"),
+            ("redis://h?max_waiting=many", "whole number"),
+            ("redis://h?colour=blue", "unknown option `colour`"),
+        ];
+        for (url, expected) in cases {
+            let message = url.parse::<RedisUrl>().err().unwrap_or_else(|| panic!("{url} was read")).to_string();
+            assert!(message.contains(expected), "{url}: {message}");
+        }
+    }
+}

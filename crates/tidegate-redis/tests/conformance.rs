@@ -1,0 +1,183 @@
+//! The same decisions as in memory, to the last field: every vector, and random requests of every algorithm.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tidegate_core::{Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, Policy, Timestamp};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::redis::{RedisCluster, RedisServer};
+use tidegate_testkit::walk::{self, Walk};
+use tidegate_testkit::{Act, Answer, Subject, vectors};
+
+/// Durations in Redis are whole microseconds.
+const TICK_NS: u64 = 1_000;
+
+/// The year 2147: from there on a bucket that takes a century to refill leaves what a double holds exactly.
+const LATEST_NS: u64 = 5_600_000_000_000_000_000;
+
+/// Longer than any test takes.
+const KEEP: Duration = Duration::from_secs(3_600);
+
+/// A store that is told the time, and a limiter on it for each case.
+struct Given {
+    limiter: Limiter<RedisStore>,
+    clock: ManualClock,
+    cases: AtomicU64,
+}
+
+impl Given {
+    fn connect(url: &str) -> Self {
+        let clock = ManualClock::new();
+        let builder = RedisStore::builder(url).given_time(clock.clone(), KEEP).timeout(Duration::from_secs(10));
+        let store = builder.connect_blocking().unwrap();
+        // Denials are remembered by this process' clock, which is not the one that is given.
+        let limiter = Limiter::builder(store, "1/s".parse().unwrap()).deny_cache(0).build();
+        Self { limiter, clock, cases: AtomicU64::new(0) }
+    }
+
+    fn case(&self, policy: Policy) -> Case {
+        let number = self.cases.fetch_add(1, Ordering::Relaxed);
+        Case { limiter: self.limiter.with_policy(policy), clock: self.clock.clone(), number }
+    }
+}
+
+/// Keys of its own: every case starts with nothing stored.
+struct Case {
+    limiter: Limiter<RedisStore>,
+    clock: ManualClock,
+    number: u64,
+}
+
+impl Subject for Case {
+    fn act(&mut self, at_ns: u64, key: &str, act: Act) -> Decision {
+        self.clock.set(Timestamp::from_nanos(at_ns));
+        let key = format!("{}:{key}", self.number);
+        let decision = match act {
+            Act::Check(cost) => self.limiter.check(&key).cost(cost).wait().unwrap(),
+            Act::Refund(cost) => self.limiter.refund(&key, cost).wait().unwrap(),
+        };
+        assert_eq!(decision.degraded(), None, "{:?}", self.limiter.counters());
+        decision
+    }
+}
+
+#[test]
+fn every_vector_on_one_server() {
+    let server = RedisServer::start();
+    let given = Given::connect(&server.url());
+    vectors::run(|policy| given.case(policy));
+    assert!(server.keys().iter().all(|(_, ttl)| *ttl > 0), "something is stored without an expiry");
+}
+
+#[test]
+fn every_vector_on_a_cluster() {
+    let mut cluster = RedisCluster::start();
+    let given = Given::connect(&cluster.url());
+    vectors::run(|policy| given.case(policy));
+    for node in &cluster.nodes()[..3] {
+        assert!(node.keys().iter().all(|(_, ttl)| *ttl > 0), "something is stored without an expiry");
+    }
+}
+
+#[test]
+fn every_vector_in_batches() {
+    let server = RedisServer::start();
+    let given = Given::connect(&server.url());
+    vectors::run(|policy| {
+        let mut case = given.case(policy);
+        move |at_ns: u64, key: &str, act: Act| {
+            let Act::Check(cost) = act else { return case.act(at_ns, key, act) };
+            case.clock.set(Timestamp::from_nanos(at_ns));
+            let key = format!("{}:{key}", case.number);
+            case.limiter.check_many(&[(&key, cost)]).wait().unwrap()[0]
+        }
+    });
+}
+
+/// Random walks on a server of their own, against the memory store.
+fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) {
+    const STEPS: usize = 20_000;
+    const STEPS_A_WALK: usize = 100;
+    let server = RedisServer::start();
+    let given = Given::connect(&server.url());
+    let mut random = Rng::with_seed(seed);
+    for _ in 0..STEPS / STEPS_A_WALK {
+        let policy = draw(&mut random);
+        let mut walk = Walk::new(&mut random, &policy);
+        walk.steps_back = steps_back;
+        let mut case = given.case(policy.clone());
+        let clock = ManualClock::new();
+        let store = MemoryStore::builder().max_keys(10).clock(clock.clone()).build().unwrap();
+        let memory = Limiter::new(store, policy.clone());
+        for _ in 0..STEPS_A_WALK {
+            let (at_ns, act) = walk.next_step();
+            if at_ns > LATEST_NS {
+                break;
+            }
+            let at_ns = at_ns - at_ns % TICK_NS;
+            clock.set(Timestamp::from_nanos(at_ns));
+            let expected = match act {
+                Act::Check(cost) => memory.check("k").cost(cost).now().unwrap(),
+                Act::Refund(cost) => memory.refund("k", cost).now().unwrap(),
+            };
+            let decision = case.act(at_ns, "k", act);
+            let context = || format!("{policy}: {act:?} at {at_ns}");
+            assert_eq!(Answer::of(&decision, TICK_NS), Answer::of(&expected, TICK_NS), "{}", context());
+            assert_eq!(decision.limit_index(), expected.limit_index(), "{}", context());
+            walk.learn(Answer::of(&expected, 1));
+        }
+    }
+}
+
+fn one_limit(algorithm: Algorithm) -> impl FnMut(&mut Rng) -> Policy {
+    move |random| Policy::new([walk::limit(random, algorithm)]).unwrap()
+}
+
+fn several(random: &mut Rng) -> Policy {
+    let limits: Vec<Limit> =
+        (0..random.usize(2..5)).map(|_| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)])).collect();
+    Policy::new(limits).unwrap()
+}
+
+#[test]
+fn fixed_window() {
+    walks(1, false, one_limit(Algorithm::FixedWindow));
+}
+
+#[test]
+fn sliding_window_log() {
+    walks(2, false, one_limit(Algorithm::SlidingWindowLog));
+}
+
+#[test]
+fn sliding_window_counter() {
+    walks(3, false, one_limit(Algorithm::SlidingWindowCounter));
+}
+
+#[test]
+fn token_bucket() {
+    walks(4, false, one_limit(Algorithm::TokenBucket));
+}
+
+#[test]
+fn leaky_bucket() {
+    walks(5, false, one_limit(Algorithm::LeakyBucket));
+}
+
+#[test]
+fn gcra() {
+    walks(6, false, one_limit(Algorithm::Gcra));
+}
+
+#[test]
+fn several_limits() {
+    walks(7, false, several);
+}
+
+#[test]
+fn a_clock_that_steps_back() {
+    walks(8, true, |random| Policy::new([walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)])]).unwrap());
+    walks(9, true, several);
+}

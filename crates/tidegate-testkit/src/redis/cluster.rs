@@ -1,0 +1,128 @@
+//! A cluster of three primaries with a replica each.
+
+use std::time::Duration;
+
+use super::sentinel::text;
+use super::{RedisServer, Value, command, wait_for};
+
+const SLOTS: u16 = 16_384;
+
+/// Six nodes: three primaries, and a replica of each.
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// Starts six nodes, and waits until they are one cluster.
+    #[must_use]
+    pub fn start() -> Self {
+        let settings =
+            ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0"];
+        let nodes = (0..6).map(|_| {
+            let bus = super::free_port().to_string();
+            RedisServer::start_with(&[&settings[..], &["--cluster-port", &bus]].concat())
+        });
+        let cluster = Self { nodes: nodes.collect() };
+        cluster.join();
+        cluster
+    }
+
+    fn join(&self) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+            if index < 3 {
+                let (first, last) =
+                    (SLOTS / 3 * index as u16, if index == 2 { SLOTS } else { SLOTS / 3 * (index as u16 + 1) });
+                node.command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &(last - 1).to_string()]);
+            }
+        }
+        let first = &self.nodes[0];
+        for node in &self.nodes[1..] {
+            let bus = text_after(&text(&node.command(&["CONFIG", "GET", "cluster-port"])), "cluster-port");
+            first.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus]);
+        }
+        let know_all = || self.nodes.iter().all(|node| info(node).contains("cluster_known_nodes:6"));
+        assert!(wait_for(Duration::from_secs(30), know_all), "the nodes did not meet");
+        for (replica, primary) in self.nodes[3..].iter().zip(&self.nodes) {
+            let id = text(&primary.command(&["CLUSTER", "MYID"]));
+            let replicates = || {
+                let told = super::connect(replica.port())
+                    .and_then(|mut connection| super::try_command(&mut connection, &["CLUSTER", "REPLICATE", &id]));
+                told.is_ok()
+            };
+            assert!(wait_for(Duration::from_secs(30), replicates), "a replica does not know its primary");
+        }
+        let is_whole = || {
+            let is_ok = self.nodes.iter().all(|node| info(node).contains("cluster_state:ok"));
+            let linked =
+                |node: &RedisServer| text(&node.command(&["INFO", "replication"])).contains("master_link_status:up");
+            is_ok && self.nodes[3..].iter().all(linked)
+        };
+        assert!(wait_for(Duration::from_secs(30), is_whole), "the cluster did not come together");
+    }
+
+    /// The URL of a client that knows two of the nodes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", self.nodes[0].port(), self.nodes[1].port())
+    }
+
+    /// The nodes; the first three were the primaries at first, the others their replicas in the same order.
+    pub fn nodes(&mut self) -> &mut [RedisServer] {
+        &mut self.nodes
+    }
+
+    /// Moves a slot with its keys from one of the nodes to another, step by step, while clients go on.
+    pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        let (source, target) = (&self.nodes[from], &self.nodes[to]);
+        let (source_id, target_id) = (id(source), id(target));
+        let number = slot.to_string();
+        target.command(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &source_id]);
+        source.command(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &target_id]);
+        loop {
+            let Value::Array(keys) = source.command(&["CLUSTER", "GETKEYSINSLOT", &number, "10"]) else { break };
+            if keys.is_empty() {
+                break;
+            }
+            let port = target.port().to_string();
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            let names: Vec<String> = keys.iter().map(text).collect();
+            words.extend(names.iter().map(String::as_str));
+            source.command(&words);
+        }
+        for node in [target, source] {
+            node.command(&["CLUSTER", "SETSLOT", &number, "NODE", &target_id]);
+        }
+    }
+
+    /// Which of the first three nodes has a slot, as the first one of them that answers sees it.
+    #[must_use]
+    pub fn owner(&self, slot: u16) -> usize {
+        let shards = command(self.nodes[0].port(), &["CLUSTER", "SLOTS"]);
+        let Value::Array(ranges) = shards else { panic!("{shards:?}") };
+        for range in ranges {
+            let Value::Array(parts) = range else { continue };
+            let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &parts[..] else { continue };
+            if (*first..=*last).contains(&i64::from(slot)) {
+                let Some(Value::Int(port)) = node.get(1) else { continue };
+                let found = self.nodes.iter().position(|node| i64::from(node.port()) == *port);
+                return found.expect("the owner is one of the nodes");
+            }
+        }
+        panic!("nobody has slot {slot}");
+    }
+}
+
+fn id(node: &RedisServer) -> String {
+    text(&node.command(&["CLUSTER", "MYID"]))
+}
+
+fn info(node: &RedisServer) -> String {
+    text(&node.command(&["CLUSTER", "INFO"]))
+}
+
+/// What CONFIG GET says of a setting.
+fn text_after(answer: &str, name: &str) -> String {
+    let digits: String = answer.rsplit(name).next().unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
+    digits
+}

@@ -1,0 +1,177 @@
+//! Real redis-servers on free ports, ended whatever happens.
+
+mod clock;
+mod cluster;
+mod process;
+mod proxy;
+mod sentinel;
+mod tls;
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
+
+pub use self::clock::ShiftedClock;
+pub use self::cluster::RedisCluster;
+use self::process::Process;
+pub use self::proxy::{Fault, Proxy};
+pub use self::sentinel::RedisSentinels;
+pub use self::tls::TlsFiles;
+
+/// A value as Redis answers it.
+pub use ::redis::Value;
+
+/// A redis-server of this test's own.
+pub struct RedisServer {
+    port: u16,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    process: Process,
+}
+
+impl RedisServer {
+    /// A server that keeps nothing on disk.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A server with some settings more: `["--maxmemory", "3mb"]`.
+    #[must_use]
+    pub fn start_with(settings: &[&str]) -> Self {
+        Self::start_in(settings, &[])
+    }
+
+    /// A server whose clock can be shifted.
+    #[must_use]
+    pub fn start_with_clock(clock: &ShiftedClock) -> Self {
+        Self::start_in(&[], &clock.environment())
+    }
+
+    fn start_in(settings: &[&str], environment: &[(String, String)]) -> Self {
+        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        // Somebody else may take the port between our finding it free and Redis' taking it.
+        for _ in 0..10 {
+            let port = free_port();
+            let arguments = [standard_arguments(port), settings.clone()].concat();
+            let process = Process::start("redis-server", &arguments, environment);
+            if wait_until_up(port, &process) {
+                return Self { port, arguments, environment: environment.to_vec(), process };
+            }
+        }
+        panic!("no redis-server would start: is redis-server installed? `cargo xtask test` installs it");
+    }
+
+    /// Its port on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Sends a command and answers what Redis does.
+    pub fn command(&self, words: &[&str]) -> Value {
+        command(self.port, words)
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.process.signal("KILL");
+        self.process.wait_until_gone();
+    }
+
+    /// SIGSTOP: it is there, and does not answer.
+    pub fn stop(&self) {
+        self.process.signal("STOP");
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.process.signal("CONT");
+    }
+
+    /// Starts it again after [`kill`](Self::kill), on the same port.
+    pub fn restart(&mut self) {
+        self.process = Process::start("redis-server", &self.arguments, &self.environment);
+        assert!(wait_until_up(self.port, &self.process), "redis-server did not start again");
+    }
+
+    /// Every key it has, with its time to live in ms: -1 for none.
+    #[must_use]
+    pub fn keys(&self) -> Vec<(Vec<u8>, i64)> {
+        let mut connection = connect(self.port).expect("the server answers");
+        let keys: Vec<Vec<u8>> = ::redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS answers");
+        let ttl = |key: Vec<u8>| {
+            let ttl: i64 = ::redis::cmd("PTTL").arg(&key).query(&mut connection).expect("PTTL answers");
+            (key, ttl)
+        };
+        keys.into_iter().map(ttl).filter(|(_, ttl)| *ttl != -2).collect()
+    }
+}
+
+fn standard_arguments(port: u16) -> Vec<String> {
+    let port = port.to_string();
+    let words =
+        ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"];
+    words.map(str::to_owned).to_vec()
+}
+
+/// Sends one command to a server on this machine.
+pub(crate) fn command(port: u16, words: &[&str]) -> Value {
+    let mut connection = connect(port).unwrap_or_else(|error| panic!("{words:?} to port {port}: {error}"));
+    try_command(&mut connection, words).unwrap_or_else(|error| panic!("{words:?} to port {port}: {error}"))
+}
+
+fn try_command(connection: &mut ::redis::Connection, words: &[&str]) -> ::redis::RedisResult<Value> {
+    let mut command = ::redis::Cmd::new();
+    for word in words {
+        command.arg(*word);
+    }
+    command.query(connection)
+}
+
+fn connect(port: u16) -> ::redis::RedisResult<::redis::Connection> {
+    let client = ::redis::Client::open(format!("redis://127.0.0.1:{port}/"))?;
+    client.get_connection_with_timeout(Duration::from_secs(5))
+}
+
+fn wait_until_up(port: u16, process: &Process) -> bool {
+    let answers = || connect(port).is_ok_and(|mut connection| try_command(&mut connection, &["PING"]).is_ok());
+    wait_for(Duration::from_secs(10), || answers() || !process.is_running()) && answers()
+}
+
+/// Waits until something holds, for so long at most, and answers whether it does.
+pub fn wait_for(longest: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let end = now() + longest;
+    loop {
+        if holds() {
+            return true;
+        }
+        if now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The time, for waits and measurements in tests on real servers.
+#[must_use]
+#[allow(clippy::disallowed_methods)] // No decision is made by it.
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// A port that nobody listens on, below those that the system gives to connections.
+#[must_use]
+pub fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(15_000..32_000);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
