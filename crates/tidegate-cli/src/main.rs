@@ -1,13 +1,14 @@
 //! The `tidegate` command.
 
+mod figures;
+mod one;
 mod simulate;
-mod store_url;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Rate limiting that is exact: try policies before they limit anybody.
+/// Rate limiting that is exact: one decision from the shell, or a whole trace before it limits anybody.
 #[derive(Parser)]
 #[command(name = "tidegate", version, arg_required_else_help = true, max_term_width = 100)]
 struct Arguments {
@@ -17,6 +18,17 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Check(one::CheckOptions),
+    /// What is left of a key's limit? Takes nothing
+    ///
+    /// Exit code: 0 if a request of cost 1 would be allowed now, 1 if not, 2 if something is not right or the store does
+    /// not answer.
+    Peek(one::KeyOptions),
+    /// Forget what a key has used
+    ///
+    /// The policy says under which name it is kept: its algorithms and periods count, its limits do not. Processes that
+    /// remember a denial of the key go on denying it for up to a second.
+    Reset(one::KeyOptions),
     Simulate(simulate::Options),
 }
 
@@ -25,10 +37,13 @@ const FAILURE: u8 = 2;
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Simulate(options) => simulate::run(&options),
+        Command::Check(options) => one::check(&options),
+        Command::Peek(options) => one::peek(&options),
+        Command::Reset(options) => one::reset(&options),
+        Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Whoever reads our output has seen enough, as in `tidegate simulate … | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

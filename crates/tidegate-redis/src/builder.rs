@@ -33,28 +33,31 @@ pub enum ConnectError {
     NoRuntime,
 }
 
-impl From<redis::RedisError> for ConnectError {
-    fn from(error: redis::RedisError) -> Self {
-        Self::Redis(error.to_string())
-    }
-}
-
 /// What configures a [`RedisStore`]. All but the time can stand in the URL as well.
 #[must_use]
 pub struct RedisStoreBuilder {
     url: Result<RedisUrl, UrlError>,
+    is_lazy: bool,
 }
 
 impl RedisStore {
     /// What configures a store at a URL.
     pub fn builder(url: &str) -> RedisStoreBuilder {
-        RedisStoreBuilder { url: url.parse() }
+        RedisStoreBuilder { url: url.parse(), is_lazy: false }
+    }
+
+    /// Whether a URL is one that a store can be at.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check_url(url: &str) -> Result<(), UrlError> {
+        url.parse::<RedisUrl>().map(drop)
     }
 
     /// Connects to the Redis at a URL.
     ///
     /// # Errors
-    /// If the URL is not one, or Redis cannot be reached. [`RedisStoreBuilder::connect_lazily`] goes on without.
+    /// If the URL is not one, or Redis cannot be reached. [`RedisStoreBuilder::lazily`] goes on without.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url).connect().await
     }
@@ -93,28 +96,21 @@ impl RedisStoreBuilder {
         self.set(|url| url.settings.given = Some(GivenTime { clock, keep_ms }))
     }
 
+    /// Does not wait for Redis, and does not fail without it: for programs that should start while Redis is gone. The
+    /// connection is made in the background; until there is one, the failure policy answers.
+    pub fn lazily(mut self) -> Self {
+        self.is_lazy = true;
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
     /// If the URL is not one, or Redis cannot be reached.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-        self.prepared(runtime, None)?.joined().await
-    }
-
-    /// Makes the store at once and connects in the background, for programs that should start while Redis is gone. What
-    /// is asked meanwhile is answered by the failure policy.
-    ///
-    /// # Errors
-    /// If the URL is not one, or there is no tokio runtime here.
-    pub fn connect_lazily(self) -> Result<RedisStore, ConnectError> {
-        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-        let shared = self.prepared(runtime, None)?;
-        match &shared.0.route {
-            Route::Single(line) => line.connect_lazily(),
-            Route::Cluster(cluster) => cluster.connect_lazily(),
-        }
-        Ok(RedisStore::of(shared.0))
+        let is_lazy = self.is_lazy;
+        self.prepared(runtime, None)?.joined(is_lazy).await
     }
 
     /// Connects, for programs without an async runtime: a thread does what there is to do.
@@ -123,9 +119,9 @@ impl RedisStoreBuilder {
     /// If the URL is not one, or Redis cannot be reached.
     pub fn connect_blocking(self) -> Result<RedisStore, ConnectError> {
         let own = OwnRuntime::start()?;
-        let handle = own.handle().clone();
+        let (handle, is_lazy) = (own.handle().clone(), self.is_lazy);
         let prepared = self.prepared(handle.clone(), Some(own))?;
-        let joining = handle.spawn(prepared.joined());
+        let joining = handle.spawn(prepared.joined(is_lazy));
         remote::wait(joining).map_err(|error| ConnectError::Io(std::io::Error::other(error)))?
     }
 
@@ -151,10 +147,18 @@ impl RedisStoreBuilder {
 struct Prepared(Shared);
 
 impl Prepared {
-    async fn joined(self) -> Result<RedisStore, ConnectError> {
+    async fn joined(self, is_lazy: bool) -> Result<RedisStore, ConnectError> {
         match &self.0.route {
-            Route::Single(line) => line.connect().await?,
-            Route::Cluster(cluster) => cluster.connect().await?,
+            Route::Single(line) if is_lazy => line.connect_lazily(),
+            Route::Cluster(cluster) if is_lazy => cluster.connect_lazily(),
+            Route::Single(line) => {
+                line.connect()
+                    .await
+                    .map_err(|error| ConnectError::Redis(format!("{}: {error}", line.destination())))?;
+            }
+            Route::Cluster(cluster) => {
+                cluster.connect().await.map_err(|error| ConnectError::Redis(format!("cluster: {error}")))?;
+            }
         }
         Ok(RedisStore::of(self.0))
     }

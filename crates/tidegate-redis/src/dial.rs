@@ -30,6 +30,16 @@ pub(crate) enum Destination {
     Primary { sentinels: Vec<Address>, master: String },
 }
 
+impl std::fmt::Display for Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Node(Address { host, port }) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Primary { master, .. } => write!(f, "{master}, by its sentinels"),
+        }
+    }
+}
+
 impl Dialer {
     /// # Errors
     /// If a file that TLS needs cannot be read.

@@ -5,13 +5,16 @@ mod input;
 mod summary;
 mod trace;
 
+use std::collections::HashSet;
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use tidegate::{Decision, Limiter, ManualClock, MemoryStore, Policy};
+use tidegate::{AnyStore, Decision, Limiter, ManualClock, Policy, StoreUrl};
 
-use crate::store_url::StoreUrl;
 use answers::Answers;
 use input::Input;
 use summary::Summary;
@@ -47,8 +50,9 @@ pub(crate) struct Options {
     /// terminal, jsonl elsewhere]
     #[arg(long, short, value_enum, value_name = "FORMAT")]
     output: Option<Output>,
-    /// Where the counts are kept meanwhile: memory://, or memory://?max_keys=N for traces of more than a million keys
-    #[arg(long, default_value = "memory://", value_name = "URL")]
+    /// Where the counts are kept meanwhile: memory://, memory://?max_keys=N for traces of more than a million keys, or
+    /// redis:// and its relatives, under names of their own that are taken away at the end
+    #[arg(long, short, default_value = "memory://", value_name = "URL")]
     store: String,
     /// How many of the busiest keys the table shows
     #[arg(long, default_value_t = 10, value_name = "N")]
@@ -71,8 +75,7 @@ enum Output {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let policy: Policy = options.policy.parse().context("--policy")?;
-    let store: StoreUrl = options.store.parse().context("--store")?;
-    let mut simulation = Simulation::new(policy, &store)?;
+    let mut simulation = Simulation::new(policy, &options.store)?;
     let input = Input::open(&options.trace)?;
     let stdout = std::io::stdout();
     let default = if stdout.is_terminal() { Output::Table } else { Output::Jsonl };
@@ -91,6 +94,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a simulation writes to Redis is gone after this long at the latest, should nobody be left to take it away.
+const KEEP: Duration = Duration::from_secs(86_400);
+
+/// What shells take for the end by Ctrl-C.
+const INTERRUPTED: i32 = 130;
+
+/// How long one step may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// What is done with the answers.
 trait Sink {
     fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()>;
@@ -103,21 +115,39 @@ trait Sink {
 
 /// A limiter whose clock is the trace.
 struct Simulation {
-    limiter: Limiter,
+    limiter: Limiter<AnyStore>,
     clock: ManualClock,
+    /// What is to be taken away at the end: keys in a store that outlives us.
+    left_behind: Option<HashSet<String>>,
+    is_interrupted: Arc<AtomicBool>,
 }
 
 impl Simulation {
-    fn new(policy: Policy, store: &StoreUrl) -> anyhow::Result<Self> {
-        let StoreUrl::Memory { max_keys } = store;
+    fn new(policy: Policy, url: &str) -> anyhow::Result<Self> {
         let clock = ManualClock::new();
-        let store = MemoryStore::builder().max_keys(*max_keys).clock(clock.clone()).build().context("--store")?;
-        Ok(Self { limiter: Limiter::new(store, policy), clock })
+        let url = StoreUrl::read(url).context("--store")?;
+        let is_memory = url.is_memory();
+        let prefix = format!("tg:simulation:{}-{:08x}:", std::process::id(), fastrand::u32(..));
+        let url = url.given_time(clock.clone(), KEEP).prefix(prefix).patience(PATIENCE);
+        let limiter = url.connect_blocking(policy).context("--store")?;
+        let is_interrupted = Arc::new(AtomicBool::new(false));
+        if !is_memory {
+            let interrupted = Arc::clone(&is_interrupted);
+            let handler = move || {
+                // The second time somebody means it: we may be waiting for input. What is left behind expires by itself.
+                if interrupted.swap(true, Ordering::Relaxed) {
+                    std::process::exit(INTERRUPTED);
+                }
+            };
+            ctrlc::set_handler(handler).context("Ctrl-C")?;
+        }
+        Ok(Self { limiter, clock, left_behind: (!is_memory).then(HashSet::new), is_interrupted })
     }
 
     /// Steps through the trace. A line that is not right ends it, named by its number.
     fn run(&mut self, mut input: Input, sink: &mut impl Sink) -> anyhow::Result<()> {
         let result = self.run_all(&mut input, sink);
+        self.clean_up();
         sink.flush()?;
         result
     }
@@ -127,6 +157,9 @@ impl Simulation {
             if input.is_drained() {
                 sink.flush()?;
             }
+            if self.is_interrupted.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
             let Some((line, place)) = input.next_line()? else { return Ok(()) };
             let step = Step::read(line).with_context(|| place.to_string())?;
             let decision = self.decide(&step).with_context(|| place.to_string())?;
@@ -134,17 +167,36 @@ impl Simulation {
         }
     }
 
-    fn decide(&self, step: &Step<'_>) -> anyhow::Result<Decision> {
+    fn decide(&mut self, step: &Step<'_>) -> anyhow::Result<Decision> {
         self.clock.set(step.at);
-        Ok(match step.act {
-            Act::Check(cost) => self.limiter.check(&*step.key).cost(cost).now()?,
-            Act::Refund(cost) => self.limiter.refund(&*step.key, cost).now()?,
-        })
+        if let Some(keys) = &mut self.left_behind
+            && !keys.contains(&*step.key)
+        {
+            keys.insert(step.key.clone().into_owned());
+        }
+        let decision = match step.act {
+            Act::Check(cost) => self.limiter.check(&*step.key).cost(cost).wait()?,
+            Act::Refund(cost) => self.limiter.refund(&*step.key, cost).wait()?,
+        };
+        match decision.degraded() {
+            Some(reason) => bail!("the store did not answer: {reason}"),
+            None => Ok(decision),
+        }
+    }
+
+    /// Takes away what is left in a store that outlives us. What cannot be reached expires by itself.
+    fn clean_up(&mut self) {
+        for key in self.left_behind.take().into_iter().flatten() {
+            if self.limiter.reset(&key).wait().is_err() {
+                return;
+            }
+        }
     }
 
     /// What was dropped would have been counted: the answers are not what they would be with room enough.
     fn warn_of_evictions(&self) {
-        let stats = self.limiter.store().stats();
+        let AnyStore::Memory(store) = self.limiter.store() else { return };
+        let stats = store.stats();
         if stats.evictions > 0 {
             eprintln!(
                 "tidegate: the store was full: {} keys were dropped before they had reset; \

@@ -143,6 +143,6 @@ mod tests {
             "token_bucket 25/minute burst=12; fixed_window 2/day"
         );
         assert_eq!(shared("3/minute", 100), "token_bucket 1/minute");
-        assert_eq!(shared("gcra 199/365 days burst=19000", 100), "gcra 1/year");
+        assert_eq!(shared("gcra 199/365 days burst=19000", 100), "gcra 1/365 days");
     }
 }

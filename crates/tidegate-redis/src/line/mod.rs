@@ -163,6 +163,10 @@ impl Line {
         }
     }
 
+    pub(crate) fn destination(&self) -> &Destination {
+        &self.0.destination
+    }
+
     /// The connection, if there is one.
     pub(crate) fn connection(&self) -> Option<MultiplexedConnection> {
         match &self.0.state.lock().link {

@@ -1,0 +1,178 @@
+//! `tidegate check`, `peek` and `reset`: one key, from the shell.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use tidegate::{AnyStore, Cost, Decision, Limiter, Outcome, Policy, StoreUrl};
+
+use crate::figures::{Figures, Number};
+
+/// How long one decision may take, where the URL says nothing of it: somebody is looking on, or a script.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A request that may not go on.
+const DENIED: u8 = 1;
+
+/// May this request go on? Takes what it costs if it may
+///
+/// Exit code: 0 allowed, 1 denied, 2 if something is not right or the store does not answer.
+#[derive(Args)]
+#[command(after_help = CHECK_EXAMPLES)]
+pub(crate) struct CheckOptions {
+    #[command(flatten)]
+    on: KeyOptions,
+    /// What the request costs: at most three decimals; 0 takes nothing
+    #[arg(long, short, default_value = "1")]
+    cost: Cost,
+}
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  tidegate check user:42 --policy '100/minute' --store redis://127.0.0.1/
+  tidegate check deploys -p '1/10 minutes' -s redis://ci/ && ./deploy
+  TIDEGATE_STORE=redis://127.0.0.1/ tidegate check user:42 -p '10/s burst=50' --cost 2.5 -o json";
+
+#[derive(Args)]
+pub(crate) struct KeyOptions {
+    /// Who is limited: any text
+    key: String,
+    /// The policy: one or more limits, separated by `;`
+    #[arg(long, short, value_name = "POLICY")]
+    policy: String,
+    /// Where it is counted: redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST,HOST/NAME,
+    /// redis+cluster://HOST,HOST; memory:// forgets when the command ends
+    #[arg(
+        long,
+        short,
+        default_value = "memory://",
+        env = "TIDEGATE_STORE",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    store: String,
+    /// How to print the answer
+    #[arg(long, short, value_enum, default_value = "text", value_name = "FORMAT")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Answer<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<Number>,
+    #[serde(flatten)]
+    figures: Figures,
+    /// Why the answer was given without the store, by the failure policy of its URL.
+    degraded: Option<&'static str>,
+}
+
+pub(crate) fn check(options: &CheckOptions) -> anyhow::Result<ExitCode> {
+    let (limiter, may_degrade) = options.on.limiter()?;
+    let decision = limiter.check(&options.on.key).cost(options.cost).wait()?;
+    options.on.print(&decision, Some(options.cost), may_degrade)?;
+    Ok(exit_code(decision.is_allowed()))
+}
+
+/// `tidegate peek`: looks, and takes nothing.
+pub(crate) fn peek(options: &KeyOptions) -> anyhow::Result<ExitCode> {
+    let (limiter, may_degrade) = options.limiter()?;
+    let decision = limiter.check(&options.key).cost(Cost::ZERO).wait()?;
+    options.print(&decision, None, may_degrade)?;
+    Ok(exit_code(decision.remaining() > 0))
+}
+
+pub(crate) fn reset(options: &KeyOptions) -> anyhow::Result<ExitCode> {
+    let (limiter, may_degrade) = options.limiter()?;
+    limiter.reset(&options.key).wait()?;
+    let decision = limiter.check(&options.key).cost(Cost::ZERO).wait()?;
+    options.print(&decision, None, may_degrade)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn exit_code(is_allowed: bool) -> ExitCode {
+    if is_allowed { ExitCode::SUCCESS } else { ExitCode::from(DENIED) }
+}
+
+impl KeyOptions {
+    /// The limiter, and whether its URL says what to answer without the store.
+    fn limiter(&self) -> anyhow::Result<(Limiter<AnyStore>, bool)> {
+        let policy: Policy = self.policy.parse().context("--policy")?;
+        let mut url = StoreUrl::read(&self.store).context("--store")?.patience(PATIENCE);
+        let may_degrade = url.failure_policy().is_some();
+        if may_degrade {
+            url = url.lazily();
+        }
+        if url.is_memory() {
+            eprintln!("tidegate: memory:// forgets when this command ends; --store redis://... remembers");
+        }
+        Ok((url.connect_blocking(policy).context("--store")?, may_degrade))
+    }
+
+    fn print(&self, decision: &Decision, cost: Option<Cost>, may_degrade: bool) -> anyhow::Result<()> {
+        let degraded = decision.degraded();
+        if let Some(reason) = degraded
+            && !may_degrade
+        {
+            bail!(
+                "the store did not answer ({reason}); failure=open, closed or local in its URL says what to answer then"
+            );
+        }
+        let mut stdout = std::io::stdout().lock();
+        let text = match self.output {
+            Output::Json => {
+                let answer = Answer {
+                    key: &self.key,
+                    cost: cost.map(Number),
+                    figures: Figures::of(decision),
+                    degraded: degraded.map(tidegate::Degraded::name),
+                };
+                serde_json::to_string(&answer)?
+            }
+            Output::Text => sentence(decision, cost.is_some()),
+        };
+        writeln!(stdout, "{text}").context("standard output")
+    }
+}
+
+/// The decision as one line for people.
+fn sentence(decision: &Decision, was_asked: bool) -> String {
+    let verdict = match decision.outcome() {
+        _ if !was_asked => String::new(),
+        Outcome::Allowed { delay } if !delay.is_zero() => format!("allowed in {}; ", shown(delay)),
+        Outcome::Allowed { .. } => "allowed; ".to_owned(),
+        Outcome::Denied { retry_after } => format!("denied, retry in {}; ", shown(retry_after)),
+        Outcome::NeverAllowed => "denied, and never allowed: it costs more than the whole limit; ".to_owned(),
+    };
+    let left = format!("{} of {} left", decision.remaining(), decision.limit());
+    let reset = match decision.reset_after() {
+        Duration::ZERO => String::new(),
+        reset => format!(", all in {}", shown(reset)),
+    };
+    let degraded = decision.degraded().map_or_else(String::new, |reason| format!(" (without the store: {reason})"));
+    format!("{verdict}{left}{reset}{degraded}")
+}
+
+/// To three digits or so, rounded up.
+fn shown(duration: Duration) -> String {
+    let us = duration.as_nanos().div_ceil(1_000);
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..1_000_000 => format!("{} ms", us.div_ceil(1_000)),
+        1_000_000..100_000_000 => {
+            let tenths = us.div_ceil(100_000);
+            format!("{}.{} s", tenths / 10, tenths % 10)
+        }
+        _ => format!("{} s", us.div_ceil(1_000_000)),
+    }
+}

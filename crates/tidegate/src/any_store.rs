@@ -1,0 +1,104 @@
+//! A store of whatever kind its URL names.
+
+use tidegate_core::{BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Store, StoreError, StoreHealth};
+#[cfg(feature = "redis")]
+use tidegate_redis::{RedisPlan, RedisStore};
+
+/// A store of whatever kind its URL names.
+#[derive(Debug)]
+#[non_exhaustive]
+#[allow(clippy::large_enum_variant)] // One a limiter, behind its Arc.
+pub enum AnyStore {
+    /// `memory://`
+    Memory(MemoryStore),
+    /// `redis://` and its relatives
+    #[cfg(feature = "redis")]
+    Redis(RedisStore),
+}
+
+/// A policy, worked out for an [`AnyStore`].
+#[derive(Debug)]
+pub struct AnyPlan(Kind);
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // One a limiter, behind its Arc.
+enum Kind {
+    Memory(Plan),
+    #[cfg(feature = "redis")]
+    Redis(RedisPlan),
+}
+
+/// Calls the same of whichever store it is. A plan of another store is not one of ours.
+macro_rules! whichever {
+    ($store:expr, $plan:expr, |$own:ident, $own_plan:ident| $call:expr, $otherwise:expr) => {
+        match ($store, &$plan.0) {
+            (AnyStore::Memory($own), Kind::Memory($own_plan)) => $call,
+            #[cfg(feature = "redis")]
+            (AnyStore::Redis($own), Kind::Redis($own_plan)) => $call,
+            #[cfg(feature = "redis")]
+            _ => $otherwise,
+        }
+    };
+}
+
+#[cfg(feature = "redis")]
+fn foreign_plan() -> StoreError {
+    StoreError::new(tidegate_core::Degraded::Refused, "this plan is of another store")
+}
+
+impl Store for AnyStore {
+    type Plan = AnyPlan;
+
+    fn plan(&self, policy: &Policy) -> AnyPlan {
+        AnyPlan(match self {
+            Self::Memory(store) => Kind::Memory(store.plan(policy)),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => Kind::Redis(store.plan(policy)),
+        })
+    }
+
+    async fn check(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        whichever!(self, plan, |store, plan| Store::check(store, plan, key, cost).await, Err(foreign_plan()))
+    }
+
+    async fn check_many(&self, plan: &AnyPlan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+        whichever!(
+            self,
+            plan,
+            |store, plan| Store::check_many(store, plan, requests).await,
+            requests.iter().map(|_| Err(foreign_plan())).collect()
+        )
+    }
+
+    async fn refund(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        whichever!(self, plan, |store, plan| Store::refund(store, plan, key, cost).await, Err(foreign_plan()))
+    }
+
+    async fn reset(&self, plan: &AnyPlan, key: Key<'_>) -> Result<(), StoreError> {
+        whichever!(self, plan, |store, plan| Store::reset(store, plan, key).await, Err(foreign_plan()))
+    }
+
+    fn is_remote(&self) -> bool {
+        match self {
+            Self::Memory(store) => store.is_remote(),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store.is_remote(),
+        }
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
+        match self {
+            Self::Memory(store) => store.block_on(future),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store.block_on(future),
+        }
+    }
+
+    fn health(&self) -> Option<StoreHealth> {
+        match self {
+            Self::Memory(store) => store.health(),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store.health(),
+        }
+    }
+}
