@@ -4,13 +4,18 @@ use redis::Cmd;
 use tidegate_core::{Cost, ManualClock};
 
 use crate::plan::RedisPlan;
+use crate::script::{Script, Task};
 
 /// What is done to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    Check,
-    Refund,
+    Script(Task),
     Reset,
+}
+
+impl Act {
+    pub(crate) const CHECK: Self = Self::Script(Task::Check);
+    pub(crate) const REFUND: Self = Self::Script(Task::Refund);
 }
 
 /// One thing to do to one key.
@@ -23,6 +28,14 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
+    /// The script that does it, if one does.
+    pub(crate) fn script(&self) -> Option<&Script> {
+        match self.act {
+            Act::Script(task) => Some(self.plan.script(task)),
+            Act::Reset => None,
+        }
+    }
+
     /// Whether one script call can do both.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         self.act == other.act && self.plan.is(&other.plan)
@@ -40,27 +53,26 @@ pub(crate) struct GivenTime {
 pub(crate) fn command(asks: &[&Ask], given: Option<&GivenTime>) -> Option<Cmd> {
     let first = asks.first()?;
     Some(match first.act {
-        Act::Check => script_call(&first.plan, asks, false, given),
-        Act::Refund => script_call(&first.plan, asks, true, given),
+        Act::Script(task) => script_call(&first.plan, asks, task, given),
         Act::Reset => unlink(asks),
     })
 }
 
-fn script_call(plan: &RedisPlan, asks: &[&Ask], is_refund: bool, given: Option<&GivenTime>) -> Cmd {
+fn script_call(plan: &RedisPlan, asks: &[&Ask], task: Task, given: Option<&GivenTime>) -> Cmd {
     let bytes: usize = asks.iter().map(|ask| ask.name.len() * plan.keys_a_check()).sum();
     let mut command = Cmd::with_capacity(24 + asks.len() * plan.keys_a_check(), 200 + bytes);
-    command.arg("EVALSHA").arg(&*plan.script().sha).arg(asks.len() * plan.keys_a_check());
+    command.arg("EVALSHA").arg(&*plan.script(task).sha).arg(asks.len() * plan.keys_a_check());
     for ask in asks {
         plan.add_names(&ask.name, &mut command);
     }
     let (now, keep) = given.map_or((0, 0), |given| (given.clock.now().as_nanos() / 1_000, given.keep_ms));
-    command.arg(now).arg(keep).arg(u8::from(is_refund));
+    command.arg(now).arg(keep);
     plan.add_limits(&mut command);
     // Checks of one cost in a row are a run: its last one, and the cost.
     for (index, ask) in asks.iter().enumerate() {
         if asks.get(index + 1).is_none_or(|next| next.cost != ask.cost) {
             command.arg(index + 1);
-            plan.add_cost(ask.cost, is_refund, &mut command);
+            plan.add_cost(ask.cost, task, &mut command);
         }
     }
     command

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Cost, Key, Policy};
 
+use crate::command::{Act, Ask, command};
 use crate::key;
 use crate::rate::{Refill, period_us};
-use crate::script::{Kind, Script};
+use crate::script::{Script, Task};
 
 /// A policy, worked out for Redis. Made by [`RedisStore`](crate::RedisStore). Clones share.
 #[derive(Clone, Debug)]
@@ -15,9 +16,10 @@ pub struct RedisPlan(Arc<Numbers>);
 #[derive(Debug)]
 struct Numbers {
     policy: Policy,
-    script: Script,
+    check: Script,
+    refund: Script,
     shape: Vec<u8>,
-    /// One argument each: how many limits, how many logs, and what each limit is.
+    /// The numbers of each limit, one argument each.
     limits: Vec<Vec<u8>>,
     /// Of the limits that are buckets, in order.
     refills: Vec<Refill>,
@@ -29,12 +31,10 @@ impl RedisPlan {
     pub(crate) fn new(prefix: &str, policy: &Policy) -> Self {
         let limits = policy.limits();
         let log_count = limits.iter().filter(|limit| limit.algorithm() == Algorithm::SlidingWindowLog).count();
-        let mut numbers = vec![limits.len() as u64, log_count as u64];
+        let mut numbers = Vec::new();
         let mut refills = Vec::new();
         for limit in limits {
-            let kind = Kind::from(limit.algorithm());
-            numbers.push(kind as u64);
-            if kind == Kind::Bucket {
+            if limit.algorithm().is_bucket() {
                 let refill = Refill::new(limit);
                 let full = refill.full();
                 numbers.extend([full.us, full.part, refill.denominator]);
@@ -42,12 +42,13 @@ impl RedisPlan {
             } else {
                 numbers.extend([limit.limit() * 1_000, period_us(limit)]);
             }
-            if kind == Kind::FixedWindow {
+            if limit.algorithm() == Algorithm::FixedWindow {
                 numbers.push(u64::from(limit.opens_with_first_hit()));
             }
         }
         Self(Arc::new(Numbers {
-            script: Script::of(policy),
+            check: Script::new(policy, Task::Check),
+            refund: Script::new(policy, Task::Refund),
             shape: key::shape(prefix, policy),
             limits: numbers.into_iter().map(|number| number.to_string().into_bytes()).collect(),
             refills,
@@ -65,8 +66,11 @@ impl RedisPlan {
         &self.0.policy
     }
 
-    pub(crate) fn script(&self) -> &Script {
-        &self.0.script
+    pub(crate) fn script(&self, task: Task) -> &Script {
+        match task {
+            Task::Check => &self.0.check,
+            Task::Refund => &self.0.refund,
+        }
     }
 
     /// The name of a key's record.
@@ -105,11 +109,29 @@ impl RedisPlan {
     }
 
     /// Adds a cost, and the time it takes to refill for each bucket. Of what is given back, no more than a whole bucket.
-    pub(crate) fn add_cost(&self, cost: Cost, is_refund: bool, command: &mut redis::Cmd) {
+    pub(crate) fn add_cost(&self, cost: Cost, task: Task, command: &mut redis::Cmd) {
         command.arg(cost.thousandths());
         for refill in &self.0.refills {
-            let span = if is_refund { refill.span_at_most_full(cost) } else { refill.span(cost) };
+            let span = match task {
+                Task::Check => refill.span(cost),
+                Task::Refund => refill.span_at_most_full(cost),
+            };
             command.arg(span.us).arg(span.part);
         }
+    }
+
+    /// The script's text, and the words of a call of it for one check: for measurements of the call itself.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn raw_call(&self, key: Key<'_>) -> (String, Vec<Vec<u8>>) {
+        let ask = Ask { plan: self.clone(), act: Act::CHECK, name: self.name(key), cost: Cost::ONE };
+        let words = command(&[&ask], None).map(|command| {
+            let word = |argument: redis::Arg<&[u8]>| match argument {
+                redis::Arg::Simple(word) => Some(word.to_vec()),
+                _ => None,
+            };
+            command.args_iter().filter_map(word).collect()
+        });
+        (self.0.check.text.to_string(), words.unwrap_or_default())
     }
 }

@@ -71,13 +71,13 @@ impl<'a> Explained<'a> {
         };
         let (policy, now) = (self.plan.policy(), self.reply.now);
         let mut cost = ask.cost;
-        if ask.act == Act::Refund {
+        if ask.act == Act::REFUND {
             policy.refund(&mut record, now, cost);
             cost = Cost::ZERO;
         }
         self.put_logs(index, &mut record)?;
         let decision = remote::decide(policy, &mut record, now, cost);
-        if ask.act == Act::Check && decision.is_allowed() != is_allowed {
+        if ask.act == Act::CHECK && decision.is_allowed() != is_allowed {
             return Err(ReplyError::Disagrees);
         }
         self.records.insert(&ask.name, record);
@@ -88,10 +88,7 @@ impl<'a> Explained<'a> {
         let limits = self.plan.policy().limits();
         let stored = match self.reply.records.get(index) {
             None | Some(Value::Nil) => vec![Stored::Fresh; limits.len()],
-            Some(Value::BulkString(text)) => {
-                let text = std::str::from_utf8(text).map_err(|_| ReplyError::Unreadable)?;
-                stored_states(limits, text).ok_or(ReplyError::Unreadable)?
-            }
+            Some(Value::BulkString(record)) => stored_states(limits, record).ok_or(ReplyError::Unreadable)?,
             Some(_) => return Err(ReplyError::NotAnAnswer),
         };
         Ok(remote::record(self.plan.policy(), &stored))
@@ -115,40 +112,62 @@ fn is_log(limit: &Limit) -> bool {
     limit.algorithm() == Algorithm::SlidingWindowLog
 }
 
-/// The states in a record: one a limit, but for logs.
-fn stored_states(limits: &[Limit], text: &str) -> Option<Vec<Stored>> {
-    let mut texts = text.split(';');
-    let states: Option<Vec<Stored>> = limits
-        .iter()
-        .map(|limit| if is_log(limit) { Some(Stored::Fresh) } else { stored_state(limit, texts.next()?) })
-        .collect();
-    states.filter(|_| texts.next().is_none())
+/// The states in a record: one a limit, but for logs. Where there are several, each comes after its length.
+fn stored_states(limits: &[Limit], mut record: &[u8]) -> Option<Vec<Stored>> {
+    let is_alone = limits.iter().filter(|limit| !is_log(limit)).count() == 1;
+    let mut next = || {
+        if is_alone {
+            return Some(std::mem::take(&mut record));
+        }
+        let (length, rest) = record.split_first()?;
+        let (text, rest) = rest.split_at_checked(usize::from(*length))?;
+        record = rest;
+        Some(text)
+    };
+    let state = |limit: &Limit| if is_log(limit) { Some(Stored::Fresh) } else { stored_state(limit, next()?) };
+    let states: Option<Vec<Stored>> = limits.iter().map(state).collect();
+    states.filter(|_| record.is_empty())
 }
 
-fn stored_state(limit: &Limit, text: &str) -> Option<Stored> {
-    let numbers = numbers(text)?;
+fn stored_state(limit: &Limit, text: &[u8]) -> Option<Stored> {
     let period = period_us(limit);
-    match (limit.algorithm(), &numbers[..]) {
-        (Algorithm::FixedWindow, [end, count]) => {
-            let unit = if limit.opens_with_first_hit() { 1 } else { period };
-            Some(Stored::Window { end: end.saturating_mul(unit), count: *count })
+    match limit.algorithm() {
+        Algorithm::FixedWindow => {
+            let [end, count] = unpacked(text, [8, 4]).or_else(|| unpacked(text, [8, 8]))?;
+            Some(Stored::Window { end, count })
         }
-        (Algorithm::SlidingWindowCounter, [number, current, previous]) => {
-            Some(Stored::Counter { end: number.saturating_mul(period), current: *current, previous: *previous })
+        Algorithm::SlidingWindowCounter => {
+            let [number, current, previous] = unpacked(text, [4, 4, 4]).or_else(|| unpacked(text, [8, 8, 8]))?;
+            Some(Stored::Counter { end: number.saturating_mul(period), current, previous })
         }
-        (Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra, [free_at]) => {
-            Some(Stored::Bucket { free_at: *free_at, part: 0, denominator: 1 })
-        }
-        (Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra, [free_at, part, denominator]) => {
-            // A part of another rate's denominator says nothing here: up to the next microsecond.
-            Some(if *denominator == Refill::new(limit).denominator {
-                Stored::Bucket { free_at: *free_at, part: *part, denominator: *denominator }
-            } else {
-                Stored::Bucket { free_at: free_at.saturating_add(1), part: 0, denominator: 1 }
-            })
-        }
-        _ => None,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => stored_bucket(limit, text),
+        Algorithm::SlidingWindowLog => None,
     }
+}
+
+fn stored_bucket(limit: &Limit, text: &[u8]) -> Option<Stored> {
+    if text.iter().all(u8::is_ascii_digit) {
+        let free_at = std::str::from_utf8(text).ok()?.parse().ok()?;
+        return Some(Stored::Bucket { free_at, part: 0, denominator: 1 });
+    }
+    let [free_at, part, denominator] = unpacked(text, [8, 2, 2]).or_else(|| unpacked(text, [8, 8, 8]))?;
+    // A part of another rate's denominator says nothing here: up to the next microsecond.
+    Some(if denominator == Refill::new(limit).denominator {
+        Stored::Bucket { free_at, part, denominator }
+    } else {
+        Stored::Bucket { free_at: free_at.saturating_add(1), part: 0, denominator: 1 }
+    })
+}
+
+/// Numbers of these sizes in bytes, the highest byte first, and nothing else.
+fn unpacked<const N: usize>(mut text: &[u8], sizes: [usize; N]) -> Option<[u64; N]> {
+    let mut numbers = [0; N];
+    for (number, size) in numbers.iter_mut().zip(sizes) {
+        let (bytes, rest) = text.split_at_checked(size)?;
+        *number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        text = rest;
+    }
+    text.is_empty().then_some(numbers)
 }
 
 /// All that is live, the newest entry, and of what is denied the entry it waits for with all that is live up to it.

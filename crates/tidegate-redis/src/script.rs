@@ -1,7 +1,10 @@
-//! The Lua that decides, put together of one file an algorithm. A policy's script has those that it needs: the fewer
-//! lines, the sooner Redis is through with them.
+//! The Lua that decides, put together for the limits of a policy of one file an algorithm.
+//!
+//! In Redis what a script does not do is what makes it fast: functions and tables are made anew with every call. So a
+//! policy's script is one run of plain statements: the sections of each limit's file, one after the other, with names of
+//! their own. Which sections there are and what the words in capitals mean is said in `lua/frame.lua`.
 
-use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Policy};
@@ -13,46 +16,216 @@ pub(crate) struct Script {
     pub(crate) sha: Arc<str>,
 }
 
-/// A file of `lua/`, by the number that the scripts know it by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Bucket = 1,
-    FixedWindow = 2,
-    SlidingWindowCounter = 3,
-    SlidingWindowLog = 4,
+/// What a script does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Check,
+    Refund,
 }
 
-impl From<Algorithm> for Kind {
-    fn from(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow,
-            Algorithm::SlidingWindowLog => Self::SlidingWindowLog,
-            Algorithm::SlidingWindowCounter => Self::SlidingWindowCounter,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => Self::Bucket,
+/// Lua has room for 200 names at a time. Policies of more limits than this keep theirs in a table.
+const MOST_NAMED: usize = 8;
+
+const FRAME: &str = include_str!("lua/frame.lua");
+
+impl Task {
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Check => include_str!("lua/check.lua"),
+            Self::Refund => include_str!("lua/refund.lua"),
         }
     }
 }
 
-impl Kind {
-    const fn text(self) -> &'static str {
-        match self {
-            Self::Bucket => include_str!("lua/bucket.lua"),
-            Self::FixedWindow => include_str!("lua/fixed_window.lua"),
-            Self::SlidingWindowCounter => include_str!("lua/sliding_window_counter.lua"),
-            Self::SlidingWindowLog => include_str!("lua/sliding_window_log.lua"),
-        }
+const fn file(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::FixedWindow => include_str!("lua/fixed_window.lua"),
+        Algorithm::SlidingWindowLog => include_str!("lua/sliding_window_log.lua"),
+        Algorithm::SlidingWindowCounter => include_str!("lua/sliding_window_counter.lua"),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => include_str!("lua/bucket.lua"),
     }
 }
 
 impl Script {
-    pub(crate) fn of(policy: &Policy) -> Self {
-        let kinds: BTreeSet<Kind> = policy.limits().iter().map(|limit| limit.algorithm().into()).collect();
-        let mut text = include_str!("lua/prelude.lua").to_owned();
-        for kind in kinds {
-            text.push_str(kind.text());
-        }
-        text.push_str(include_str!("lua/decide.lua"));
+    pub(crate) fn new(policy: &Policy, task: Task) -> Self {
+        let text = Composer::new(policy).compose(task);
         let sha = redis::Script::new(&text).get_hash().into();
         Self { text: text.into(), sha }
+    }
+}
+
+/// A limit as the script knows it.
+struct Part {
+    file: &'static str,
+    is_log: bool,
+    /// Where the key of a log is, from the check's first one on.
+    log_at: usize,
+}
+
+struct Composer {
+    parts: Vec<Part>,
+    record_count: usize,
+    log_count: usize,
+    text: String,
+    arguments: usize,
+    run_arguments: usize,
+}
+
+impl Composer {
+    fn new(policy: &Policy) -> Self {
+        let is_log = |algorithm| algorithm == Algorithm::SlidingWindowLog;
+        let algorithms: Vec<Algorithm> = policy.limits().iter().map(|limit| limit.algorithm()).collect();
+        let log_count = algorithms.iter().filter(|algorithm| is_log(**algorithm)).count();
+        let record_count = algorithms.len() - log_count;
+        let mut log_at = usize::from(record_count > 0);
+        let mut parts = Vec::new();
+        for algorithm in algorithms {
+            parts.push(Part { file: file(algorithm), is_log: is_log(algorithm), log_at });
+            log_at += usize::from(is_log(algorithm));
+        }
+        Self { parts, record_count, log_count, text: String::new(), arguments: 0, run_arguments: 0 }
+    }
+
+    fn compose(mut self, task: Task) -> String {
+        if self.parts.len() > MOST_NAMED {
+            self.text.push_str("local s = {}\n");
+        }
+        self.add(task.file(), None);
+        let (first_run, run_length) = (self.arguments + 1, 2 + self.run_arguments);
+        self.text.replace("FIRST_RUN", &first_run.to_string()).replace("RUN_LENGTH", &run_length.to_string())
+    }
+
+    /// Adds some lines, and what they ask for. `limit` is the number of the limit that they are of, from 1 on.
+    fn add(&mut self, lines: &str, limit: Option<usize>) {
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            match line.strip_prefix("--@ ").map(|directive| directive.split_once(' ').unwrap_or((directive, ""))) {
+                Some(("include", name)) => self.add(self.frame_section(name), limit),
+                Some(("each", name)) => {
+                    for index in 0..self.parts.len() {
+                        self.add(section(self.parts[index].file, name), Some(index + 1));
+                    }
+                }
+                Some(("record", name)) => {
+                    for index in (0..self.parts.len()).filter(|index| !self.parts[*index].is_log).collect::<Vec<_>>() {
+                        self.add(section(FRAME, name), Some(index + 1));
+                    }
+                }
+                Some(("all", name)) => {
+                    let mut files: Vec<&str> = self.parts.iter().map(|part| part.file).collect();
+                    files.sort_unstable();
+                    files.dedup();
+                    for file in files {
+                        self.add(section(file, name), None);
+                    }
+                }
+                _ if line.starts_with("--") => {}
+                _ => self.add_line(line, limit),
+            }
+        }
+    }
+
+    /// A section of the frame, of those that depend on how many limits are kept in the record the one that fits.
+    fn frame_section(&self, name: &str) -> &'static str {
+        match (name, self.record_count) {
+            ("texts" | "joined" | "values" | "keep" | "write values", 0) => "",
+            ("texts", 1) => section(FRAME, "texts of one"),
+            ("joined", 1) => section(FRAME, "joined of one"),
+            ("texts", _) => section(FRAME, "texts of several"),
+            ("joined", _) => section(FRAME, "joined of several"),
+            _ => section(FRAME, name),
+        }
+    }
+
+    fn add_line(&mut self, line: &str, limit: Option<usize>) {
+        let mut line = line;
+        // In a table nothing is declared.
+        let is_tabled = self.parts.len() > MOST_NAMED;
+        if is_tabled
+            && line.contains('$')
+            && let Some(names) = line.strip_prefix("local ")
+        {
+            if !names.contains('=') {
+                return;
+            }
+            line = names;
+        }
+        let mut rest = line;
+        while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            let (before, from) = rest.split_at(start);
+            let end = from.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$')).unwrap_or(from.len());
+            let (word, after) = from.split_at(end);
+            self.text.push_str(before);
+            self.add_word(word, limit, is_tabled);
+            rest = after;
+        }
+        self.text.push_str(rest);
+        self.text.push('\n');
+    }
+
+    fn add_word(&mut self, word: &str, limit: Option<usize>, is_tabled: bool) {
+        let number = limit.unwrap_or_default();
+        let keys_a_check = self.log_count + usize::from(self.record_count > 0);
+        // Writing to a string cannot fail.
+        let _ = match word {
+            "ARG" => {
+                self.arguments += 1;
+                write!(self.text, "(ARGV[{}] + 0)", self.arguments)
+            }
+            "NEXT" => {
+                self.run_arguments += 1;
+                write!(self.text, "(ARGV[position + {}] + 0)", self.run_arguments + 1)
+            }
+            "KEYS_A_CHECK" => write!(self.text, "{keys_a_check}"),
+            "LOG_COUNT" => write!(self.text, "{}", self.log_count),
+            "LOG" => {
+                let log_at = limit.and_then(|limit| self.parts.get(limit - 1)).map_or(0, |part| part.log_at);
+                write!(self.text, "{log_at}")
+            }
+            _ => match word.strip_suffix('$') {
+                Some(name) if is_tabled => write!(self.text, "s.{name}{number}"),
+                Some(name) => write!(self.text, "{name}{number}"),
+                None => write!(self.text, "{word}"),
+            },
+        };
+    }
+}
+
+/// A section of a file: from the line that names it to the next that names one. Nothing where there is none.
+fn section(file: &'static str, name: &str) -> &'static str {
+    let header = format!("\n--@ {name}\n");
+    let Some(start) = file.find(&header).map(|at| at + header.len()) else { return "" };
+    let Some(text) = file.get(start..) else { return "" };
+    let mut end = text.len();
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let is_header = line.strip_prefix("--@ ").is_some_and(|rest| {
+            !["include ", "each ", "record ", "all "].iter().any(|directive| rest.starts_with(directive))
+        });
+        if is_header {
+            end = at;
+            break;
+        }
+        at += line.len();
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_replaced() {
+        let many = ["gcra 1/s; fixed_window 2/s; sliding_window_counter 3/s; sliding_window_log 4/s"; 5].join("; ");
+        let policies =
+            ["gcra 1/s", "sliding_window_log 1/s", "gcra 1/s; sliding_window_log 2/s; fixed_window 3/m", &many];
+        for policy in policies {
+            for task in [Task::Check, Task::Refund] {
+                let script = Script::new(&policy.parse().unwrap(), task).text.replace("'^%d+$'", "");
+                for left in ["$", "--", "ARG,", "NEXT", "KEYS_A_CHECK", "FIRST_RUN", "RUN_LENGTH", "LOG"] {
+                    assert!(!script.contains(left), "{left} is left in the script of {policy}:\n{script}");
+                }
+            }
+        }
     }
 }

@@ -110,16 +110,16 @@ impl Store for RedisStore {
     }
 
     async fn check(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
-        self.in_runtime(self.answer(self.ask(plan, Act::Check, key, cost))).await
+        self.in_runtime(self.answer(self.ask(plan, Act::CHECK, key, cost))).await
     }
 
     async fn check_many(&self, plan: &RedisPlan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
-        let asks = requests.iter().map(|(key, cost)| self.ask(plan, Act::Check, *key, *cost)).collect();
+        let asks = requests.iter().map(|(key, cost)| self.ask(plan, Act::CHECK, *key, *cost)).collect();
         self.in_runtime(self.answers(asks)).await
     }
 
     async fn refund(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
-        self.in_runtime(self.answer(self.ask(plan, Act::Refund, key, cost))).await
+        self.in_runtime(self.answer(self.ask(plan, Act::REFUND, key, cost))).await
     }
 
     async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<(), StoreError> {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tidegate::{Limiter, MemoryStore};
 
-use super::measure::Spread;
 use super::stream::key;
+use crate::spread::Spread;
 
 const LIVE: u64 = 4_000_000;
 const EXPIRING: u64 = 1_000_000;

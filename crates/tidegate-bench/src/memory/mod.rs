@@ -9,8 +9,10 @@ mod stream;
 use std::time::Duration;
 
 use contenders::{Contender, GovernorDashMap, GovernorTuned, Harness, Tidegate, TidegateBatch};
-use measure::{Spread, sample};
+use measure::sample;
 use stream::{Draw, Stream};
+
+use crate::spread::Spread;
 
 /// What to measure, and for how long.
 #[derive(clap::Args)]

@@ -220,7 +220,7 @@ impl Flight {
 /// The scripts of some calls, each once.
 fn scripts<'a>(calls: &'a [Call<'_>]) -> Vec<&'a Script> {
     let mut scripts: Vec<&Script> = Vec::new();
-    for script in calls.iter().filter_map(|call| call.asks.first()).map(|ask| ask.plan.script()) {
+    for script in calls.iter().filter_map(|call| call.asks.first()?.script()) {
         if scripts.iter().all(|known| known.sha != script.sha) {
             scripts.push(script);
         }

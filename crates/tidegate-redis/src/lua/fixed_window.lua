@@ -1,59 +1,44 @@
--- fixed_window: a count a window; of the clock, stored as `number count`, or from the first admitted request on, stored
--- as `end count`. See fixed_window.rs.
-local fixed_window = {}
-algorithms[2] = fixed_window
+-- fixed_window: a count a window, by the window's end; of the clock, or from the first admitted request on. Stored packed.
+-- See fixed_window.rs.
 
-function fixed_window.limit()
-  local limit = { most = argument(), period = argument(), opens_with_first_hit = argument() == 1 }
-  limit.unit = limit.opens_with_first_hit and 1 or limit.period
-  return limit
+--@ numbers
+local most$, period$, opens_with_first_hit$ = ARG, ARG, ARG == 1
+
+--@ read
+local ends$, count$ = 0, 0
+if text$ then
+  if #text$ == 12 then
+    ends$, count$ = unpack_numbers('>I8I4', text$)
+  elseif #text$ == 16 then
+    ends$, count$ = unpack_numbers('>I8I8', text$)
+  else
+    is_readable = false
+  end
+  if ends$ >= EXACT or count$ >= EXACT then is_readable = false end
 end
 
-function fixed_window.fresh()
-  return { ends = 0, count = 0 }
+--@ bring back
+local new_end$ = opens_with_first_hit$ and now + period$ or now - now % period$ + period$
+if ends$ > now + period$ then
+  ends$ = new_end$
+  is_changed = true
 end
+if now >= ends$ then ends$, count$ = 0, 0 end
 
-function fixed_window.read(text, limit)
-  local ends, count = match(text, '^(%d+) (%d+)$')
-  ends, count = whole(ends), whole(count)
-  if not (ends and count and ends * limit.unit < EXACT) then return nil end
-  return { ends = ends * limit.unit, count = count }
-end
+--@ fits
+if count$ + amount > most$ then is_allowed = false end
 
-function fixed_window.text(state, limit)
-  return format('%.0f %.0f', state.ends / limit.unit, state.count)
-end
+--@ take
+count$ = count$ + amount
+if ends$ == 0 then ends$ = new_end$ end
 
-local function new_end(limit, now)
-  if limit.opens_with_first_hit then return now + limit.period end
-  return now - now % limit.period + limit.period
-end
+--@ give back
+count$ = count$ > amount and count$ - amount or 0
+-- A count of 0 closes the window: the state is a fresh one.
+if count$ == 0 then ends$ = 0 end
 
-function fixed_window.bring_back(state, limit, now)
-  if state.ends <= now + limit.period then return false end
-  state.ends = new_end(limit, now)
-  return true
-end
+--@ fresh at
+if count$ > 0 and ends$ > fresh_at then fresh_at = ends$ end
 
-local function count_at(state, now)
-  return now < state.ends and state.count or 0
-end
-
-function fixed_window.fits(state, limit, now, cost)
-  return count_at(state, now) + cost <= limit.most
-end
-
-function fixed_window.take(state, limit, now, cost)
-  state.count = count_at(state, now) + cost
-  if now >= state.ends then state.ends = new_end(limit, now) end
-end
-
-function fixed_window.give_back(state, limit, now, cost)
-  state.count = math.max(count_at(state, now) - cost, 0)
-  -- A count of 0 closes the window: the state is a fresh one.
-  if state.count == 0 then state.ends = 0 end
-end
-
-function fixed_window.fresh_at(state)
-  return state.count > 0 and state.ends or 0
-end
+--@ text
+text$ = pack_numbers(count$ < 4294967296 and '>I8I4' or '>I8I8', ends$, count$)

@@ -1,83 +1,74 @@
--- sliding_window_counter: this window's count, and the last one's by the share of it that is still in sight. Stored as
--- `number current previous`. See sliding_window_counter.rs.
-local sliding_window_counter = {}
-algorithms[3] = sliding_window_counter
+-- sliding_window_counter: this window's count, and the last one's by the share of it that is still in sight. Stored packed,
+-- with the number of the window. See sliding_window_counter.rs.
 
-function sliding_window_counter.limit()
-  return { most = argument(), period = argument() }
+--@ numbers
+local most$, period$ = ARG, ARG
+
+--@ read
+local number$, current$, previous$ = 0, 0, 0
+if text$ then
+  if #text$ == 12 then
+    number$, current$, previous$ = unpack_numbers('>I4I4I4', text$)
+  elseif #text$ == 24 then
+    number$, current$, previous$ = unpack_numbers('>I8I8I8', text$)
+  else
+    is_readable = false
+  end
+  if number$ * period$ >= EXACT or current$ >= EXACT or previous$ >= EXACT then is_readable = false end
 end
 
-function sliding_window_counter.fresh()
-  return { ends = 0, current = 0, previous = 0 }
+--@ bring back
+-- A window has the number of the one that begins when it ends.
+local number_now$ = (now - now % period$) / period$ + 1
+if number$ > number_now$ then
+  number$ = number_now$
+  is_changed = true
 end
-
-function sliding_window_counter.read(text, limit)
-  local number, current, previous = match(text, '^(%d+) (%d+) (%d+)$')
-  number, current, previous = whole(number), whole(current), whole(previous)
-  if not (number and current and previous and number * limit.period < EXACT) then return nil end
-  return { ends = number * limit.period, current = current, previous = previous }
-end
-
-function sliding_window_counter.text(state, limit)
-  return format('%.0f %.0f %.0f', state.ends / limit.period, state.current, state.previous)
-end
-
-local function end_of_window(limit, now)
-  return now - now % limit.period + limit.period
-end
-
-function sliding_window_counter.bring_back(state, limit, now)
-  if state.ends <= now + limit.period then return false end
-  state.ends = end_of_window(limit, now)
-  return true
-end
-
 -- Where windows have passed, the count has become the previous one, or nothing.
-local function roll(state, limit, now)
-  if now < state.ends then return end
-  state.previous = now - state.ends < limit.period and state.current or 0
-  state.current, state.ends = 0, end_of_window(limit, now)
+if number$ < number_now$ then
+  previous$ = number$ == number_now$ - 1 and current$ or 0
+  current$, number$ = 0, number_now$
 end
 
+--@ fits
+-- previous × what is left of this window ≤ room × period, exactly: in two limbs where the products pass 2^53.
+local room$ = most$ - current$ - amount
+local left$ = number$ * period$ - now
+if room$ < 0 then
+  is_allowed = false
+elseif previous$ * left$ < EXACT and room$ * period$ < EXACT then
+  if previous$ * left$ > room$ * period$ then is_allowed = false end
+else
+  local faded_high, faded_low = product(previous$, left$)
+  local room_high, room_low = product(room$, period$)
+  if faded_high > room_high or (faded_high == room_high and faded_low > room_low) then is_allowed = false end
+end
+
+--@ take
+current$ = current$ + amount
+
+--@ give back
+local from_current$ = current$ < amount and current$ or amount
+local from_previous$ = amount - from_current$
+current$ = current$ - from_current$
+previous$ = previous$ > from_previous$ and previous$ - from_previous$ or 0
+
+--@ fresh at
+local free_at$ = current$ > 0 and (number$ + 1) * period$ or previous$ > 0 and number$ * period$ or 0
+if free_at$ > fresh_at then fresh_at = free_at$ end
+
+--@ text
+local is_small$ = number$ < 4294967296 and current$ < 4294967296 and previous$ < 4294967296
+text$ = pack_numbers(is_small$ and '>I4I4I4' or '>I8I8I8', number$, current$, previous$)
+
+--@ functions
 -- a × b as two numbers, the second below 2^50. Both are below 2^50, and so is everything in between below 2^53.
 local function product(a, b)
-  local HALF, WHOLE = 33554432, 1125899906842624
-  local a_low, b_low = a % HALF, b % HALF
-  local a_high, b_high = (a - a_low) / HALF, (b - b_low) / HALF
+  local a_low, b_low = a % 33554432, b % 33554432
+  local a_high, b_high = (a - a_low) / 33554432, (b - b_low) / 33554432
   local middle = a_high * b_low + a_low * b_high
-  local middle_low = middle % HALF
-  local low = a_low * b_low + middle_low * HALF
-  local rest = low % WHOLE
-  return a_high * b_high + (middle - middle_low) / HALF + (low - rest) / WHOLE, rest
-end
-
-local function is_at_most(a, b, c, d)
-  local left, right = a * b, c * d
-  if left < EXACT and right < EXACT then return left <= right end
-  local left_high, left_low = product(a, b)
-  local right_high, right_low = product(c, d)
-  return left_high < right_high or (left_high == right_high and left_low <= right_low)
-end
-
-function sliding_window_counter.fits(state, limit, now, cost)
-  roll(state, limit, now)
-  local room = limit.most - state.current - cost
-  return room >= 0 and is_at_most(state.previous, state.ends - now, room, limit.period)
-end
-
-function sliding_window_counter.take(state, limit, now, cost)
-  roll(state, limit, now)
-  state.current = state.current + cost
-end
-
-function sliding_window_counter.give_back(state, limit, now, cost)
-  roll(state, limit, now)
-  local from_current = math.min(cost, state.current)
-  state.current = state.current - from_current
-  state.previous = math.max(state.previous - (cost - from_current), 0)
-end
-
-function sliding_window_counter.fresh_at(state, limit)
-  if state.current > 0 then return state.ends + limit.period end
-  return state.previous > 0 and state.ends or 0
+  local middle_low = middle % 33554432
+  local low = a_low * b_low + middle_low * 33554432
+  local rest = low % 1125899906842624
+  return a_high * b_high + (middle - middle_low) / 33554432 + (low - rest) / 1125899906842624, rest
 end

@@ -5,150 +5,119 @@
 -- Totals run, so that what is live and what a wait frees are found by halving; `base` is the total before the first
 -- entry. To drop the oldest entries is to cut the list before one of its totals, which is the new base. Totals wrap at
 -- 2^31, twice the most that can be live: only differences mean anything. See sliding_window_log.rs.
-local sliding_window_log = { has_key = true }
-algorithms[4] = sliding_window_log
+--
+-- In what follows `kept` entries of the list stand, of which the first `expired` are dead; after them comes one of this
+-- check's own, made now, if `is_new`. `newest` is the time of the last entry and `total` its total; `base` that of the
+-- last dead one. `kept` is nil where all stand and their number has not been asked for.
 
-local WRAP = 2147483648
+--@ numbers
+local most$, period$ = ARG, ARG
 
-function sliding_window_log.limit()
-  return { most = argument(), period = argument() }
-end
-
--- The entry at an index from 1 on: when it was made, and the total with it.
-local function entry_at(state, index)
-  return tonumber(call('LINDEX', state.key, 2 * index - 1))
-end
-
-local function entry_total(state, index)
-  return tonumber(call('LINDEX', state.key, 2 * index))
-end
-
-local function length(state)
-  state.count = state.count or (call('LLEN', state.key) - 1) / 2
-  return state.count
-end
-
--- How many entries, of those after `from`, up to `to`, come before the first of which `is_past` no longer holds. It is
--- asked of ever wider steps first: what is looked for is most often near the start.
-local function count_while(from, to, is_past)
-  local low, high, step = from, from + 1, 1
-  while high <= to and is_past(high) do
-    low, step = high, step * 2
-    high = low + step
+--@ read
+local log$ = KEYS[first_key + LOG]
+local head$ = pcall_redis('LRANGE', log$, 0, 2)
+local base$, total$, newest$, expired$, kept$, is_new$, head_total$ = 0, 0, 0, 0, nil, false, nil
+if head$.err then
+  is_readable = false
+elseif #head$ > 0 then
+  local tail = call('LRANGE', log$, -2, -1)
+  local oldest = tonumber(head$[2])
+  base$, head_total$, newest$, total$ = tonumber(head$[1]), tonumber(head$[3]), tonumber(tail[1]), tonumber(tail[2])
+  if not (base$ and head_total$ and oldest and newest$ and total$) then
+    is_readable = false
+  elseif now - oldest >= period$ then
+    -- The first has expired: how many have? All, or up to where halving finds it.
+    local count = (call('LLEN', log$) - 1) / 2
+    expired$, head_total$ = count, nil
+    if now - newest$ < period$ then
+      expired$ = count_before(log$, 1, count, false, now - period$, 0)
+    end
+    base$ = tonumber(call('LINDEX', log$, 2 * expired$))
   end
-  high = math.min(high, to + 1)
-  while high - low > 1 do
-    local middle = math.floor((low + high) / 2)
-    if is_past(middle) then low = middle else high = middle end
-  end
-  return low
 end
 
--- `kept` entries of the list stand (all, if it is nil), of which the first `expired` are dead; after them comes one of
--- this call's own, made now, if `is_new`. `total` is that of the last entry, `base` that of the last dead one.
-function sliding_window_log.open(key, limit, now)
-  local first = redis.pcall('LRANGE', key, 0, 2)
-  if first.err then return nil end
-  local state = { key = key, base = 0, total = 0, newest = 0, expired = 0, is_new = false, is_there = false }
-  if #first == 0 then
-    state.count, state.kept = 0, 0
-    return state
-  end
-  local last = call('LRANGE', key, -2, -1)
-  local oldest = whole(first[2])
-  state.base, state.newest, state.total = whole(first[1]), whole(last[1]), whole(last[2])
-  if not (state.base and oldest and whole(first[3]) and state.newest and state.total) then return nil end
-  state.is_there, state.oldest_total = true, tonumber(first[3])
-  sliding_window_log.expire(state, limit, now, oldest)
-  return state
-end
-
-function sliding_window_log.expire(state, limit, now, oldest)
-  if now - oldest < limit.period then return end
-  if now - state.newest >= limit.period then
-    state.expired, state.base = length(state), state.total
-    return
-  end
-  state.expired = count_while(1, length(state), function(index)
-    return now - entry_at(state, index) >= limit.period
-  end)
-  state.base, state.oldest_total = entry_total(state, state.expired), nil
-end
-
-function sliding_window_log.bring_back(state, _, now)
-  if state.newest <= now then return false end
+--@ bring back
+if newest$ > now then
   -- All that is from the future happened now: one entry with the total of the last.
-  state.kept = count_while(state.expired, length(state), function(index) return entry_at(state, index) < now end)
-  state.newest, state.is_new, state.oldest_total = now, true, nil
-  return true
+  kept$ = count_before(log$, expired$, (call('LLEN', log$) - 1) / 2, false, now - 1, 0)
+  newest$, is_new$, head_total$ = now, true, nil
+  is_changed = true
 end
+local live$ = (total$ - base$) % 2147483648
 
-local function live(state)
-  return (state.total - state.base) % WRAP
-end
-
-function sliding_window_log.fits(state, limit, _, cost)
-  return live(state) + cost <= limit.most
-end
-
--- How much is live up to and with an entry of the list.
-local function live_up_to(state, index)
-  if index == state.expired + 1 and state.oldest_total then return (state.oldest_total - state.base) % WRAP end
-  return (entry_total(state, index) - state.base) % WRAP
-end
-
+--@ fits
 -- What a decision needs of the log: all that is live, the newest entry, and of what is denied the oldest entries that
 -- together free what it lacks: the last of them, and all that is live up to it.
-function sliding_window_log.summary(state, limit, cost)
-  local amount = live(state)
-  local lacks = amount + cost - limit.most
-  if lacks <= 0 or amount == 0 then return format('%.0f %.0f', amount, state.newest) end
-  local kept = state.kept or length(state)
-  local before = count_while(state.expired, kept, function(index) return live_up_to(state, index) < lacks end)
-  local at, total = state.newest, amount
-  if before < kept then at, total = entry_at(state, before + 1), live_up_to(state, before + 1) end
-  return format('%.0f %.0f %.0f %.0f', amount, state.newest, at, total)
+local lacks$ = live$ + amount - most$
+if lacks$ <= 0 or live$ == 0 then
+  logs[#logs + 1] = format('%.0f %.0f', live$, newest$)
+elseif head_total$ and (head_total$ - base$) % 2147483648 >= lacks$ then
+  logs[#logs + 1] = format('%.0f %.0f %s %.0f', live$, newest$, head$[2], (head_total$ - base$) % 2147483648)
+else
+  local stand = kept$ or (call('LLEN', log$) - 1) / 2
+  local before = count_before(log$, expired$, stand, true, lacks$ - 1, base$)
+  local at, up_to = newest$, live$
+  if before < stand then
+    at = call('LINDEX', log$, 2 * before + 1)
+    up_to = (call('LINDEX', log$, 2 * before + 2) - base$) % 2147483648
+  end
+  logs[#logs + 1] = format('%.0f %.0f %.0f %.0f', live$, newest$, at, up_to)
+end
+if lacks$ > 0 then is_allowed = false end
+
+--@ take
+-- Requests of one instant are one entry.
+if not is_new$ and newest$ == now and live$ > 0 then kept$ = (call('LLEN', log$) - 1) / 2 - 1 end
+total$, newest$, is_new$ = (total$ + amount) % 2147483648, now, true
+live$ = live$ + amount
+
+--@ give back
+-- From the newest first: the total goes back, and entries that add nothing to it go.
+live$ = live$ > amount and live$ - amount or 0
+total$ = (base$ + live$) % 2147483648
+if live$ > 0 then
+  local stand = kept$ or (call('LLEN', log$) - 1) / 2
+  local whole_ones = count_before(log$, expired$, stand, true, live$ - 1, base$)
+  if whole_ones < stand then
+    kept$, is_new$, newest$ = whole_ones + 1, false, tonumber(call('LINDEX', log$, 2 * whole_ones + 1))
+  end
 end
 
-function sliding_window_log.take(state, _, now, cost)
-  -- Requests of one instant are one entry.
-  if not state.is_new and state.is_there and state.newest == now then state.kept = length(state) - 1 end
-  state.total, state.newest, state.is_new = (state.total + cost) % WRAP, now, true
-end
+--@ given back
+logs[#logs + 1] = format('%.0f %.0f', live$, newest$)
 
-function sliding_window_log.give_back(state, _, _, cost)
-  -- From the newest first: the total goes back, and entries that add nothing to it go.
-  local amount = live(state)
-  local left = amount - math.min(cost, amount)
-  local kept = state.kept or length(state)
-  state.total = (state.base + left) % WRAP
-  if left == 0 then
-    state.kept, state.is_new = state.expired, false
-    return
-  end
-  local whole_ones = count_while(state.expired, kept, function(index) return live_up_to(state, index) < left end)
-  if whole_ones < kept then
-    state.kept, state.is_new, state.newest = whole_ones + 1, false, entry_at(state, whole_ones + 1)
-  end
-end
-
--- Writes what has changed, with its expiry.
-function sliding_window_log.write(state, limit, now, expire)
-  if live(state) == 0 then
-    if state.is_there then call('DEL', state.key) end
-    return
-  end
-  if not state.is_there then
-    call('RPUSH', state.key, state.base, format('%.0f', now), state.total)
+--@ write
+if live$ == 0 then
+  if #head$ > 0 then call('DEL', log$) end
+else
+  if #head$ == 0 then
+    call('RPUSH', log$, 0, now, total$)
   else
-    if state.expired > 0 or state.kept then
-      call('LTRIM', state.key, 2 * state.expired, state.kept and 2 * state.kept or -1)
-    end
-    if state.is_new then
-      call('RPUSH', state.key, format('%.0f', now), state.total)
-    else
-      call('LSET', state.key, -1, state.total)
-    end
+    if expired$ > 0 or kept$ then call('LTRIM', log$, 2 * expired$, kept$ and 2 * kept$ or -1) end
+    if is_new$ then call('RPUSH', log$, now, total$) else call('LSET', log$, -1, total$) end
   end
-  expire(state.key, state.newest + limit.period)
+  if is_given then
+    call('PEXPIRE', log$, hold)
+  else
+    call('PEXPIREAT', log$, ceil((newest$ + period$) / 1000))
+  end
+end
+
+--@ functions
+-- How many entries from the first on, of which the first `from` are known to, are at most `bound`: their times, or their
+-- totals as counted from `base`. Ever wider steps first: what is looked for is most often near the start.
+local function count_before(log, from, to, is_total, bound, base)
+  local low, high, step = from, from + 1, 1
+  while high - low > 1 or step > 0 do
+    local middle = step > 0 and high or math.floor((low + high) / 2)
+    local is_before = middle <= to
+    if is_before and is_total then
+      is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 2147483648 <= bound
+    elseif is_before then
+      is_before = tonumber(redis.call('LINDEX', log, 2 * middle - 1)) <= bound
+    end
+    if is_before then low = middle else high, step = middle, 0 end
+    if step > 0 then step, high = step * 2, low + step * 2 end
+  end
+  return low
 end

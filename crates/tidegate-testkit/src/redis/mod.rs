@@ -67,6 +67,12 @@ impl RedisServer {
         self.port
     }
 
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Its URL.
     #[must_use]
     pub fn url(&self) -> String {

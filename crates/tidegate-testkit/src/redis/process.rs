@@ -49,6 +49,10 @@ impl Process {
         Self { watchdog, pid }
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     pub(super) fn signal(&self, signal: &str) {
         let kill = format!("kill -{signal} {}", self.pid);
         let status = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status();

@@ -1,0 +1,30 @@
+//! What is said of the figures of several rounds.
+
+/// The middle of some figures, with the least and the greatest.
+#[derive(Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(figures: &[f64]) -> Self {
+        let mut sorted = figures.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
+        Self { median: at(sorted.len() / 2), least: at(0), most: at(sorted.len().saturating_sub(1)) }
+    }
+
+    /// Of the ratios round by round: neighbours in time saw the same machine.
+    pub(crate) fn of_ratios(figures: &[f64], base: &[f64]) -> Self {
+        let ratios: Vec<f64> = figures.iter().zip(base).map(|(figure, base)| figure / base).collect();
+        Self::of(&ratios)
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2} ({:.2}-{:.2})", self.median, self.least, self.most)
+    }
+}

@@ -1,0 +1,27 @@
+-- Several checks in order, at one time; each all or nothing over the limits of the policy. See decide.rs.
+--
+-- KEYS: for each check the key of its record, where any limit is kept in one, and then one for each log.
+-- ARGV: the time (0: the server's own) · how long to keep what is written at a given time, in ms · each limit's numbers ·
+--       runs of checks of one cost: the last check of the run, the cost, and its time to refill for each bucket.
+-- Answers the time, a letter a check (allowed 1, denied 0, unreadable E), the records as they were, and what is to be
+-- known of the logs before each check.
+--@ include begin
+
+for check = 1, count do
+  --@ include open
+  if not is_readable then
+    --@ include unreadable
+  else
+    --@ each bring back
+    local is_allowed = true
+    --@ each fits
+    verdicts[check] = is_allowed and '1' or '0'
+    if is_allowed and amount > 0 then
+      --@ each take
+      is_changed = true
+    end
+    --@ include close
+  end
+end
+
+--@ include end

@@ -1,0 +1,132 @@
+-- What checks and refunds have in common. Numbers are doubles: whole ones are exact below 2^53, and nothing goes beyond.
+--
+-- A script is put together of sections (script.rs): `include` puts in a section of this file, `each` one of every limit's
+-- algorithm, and `record` one of this file for every limit that is kept in the record. `$` is the limit's number, ARG the
+-- next argument, NEXT the next one of a run.
+
+--@ begin
+local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil
+local pack_numbers, unpack_numbers = struct.pack, struct.unpack
+local EXACT = 9007199254740992
+--@ all functions
+local now, hold = ARG, ARG
+local is_given = now > 0
+if not is_given then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+--@ each numbers
+--@ each cost names
+local count = #KEYS / KEYS_A_CHECK
+local values = {}
+--@ include values
+local verdicts, logs = {}, {}
+-- What this call has changed: the text of a record, and when it equals a fresh one.
+local texts, fresh_ats = {}, {}
+local position, run_end, amount = FIRST_RUN, 0, 0
+
+--@ values
+if KEYS_A_CHECK == 1 then
+  values = call('MGET', unpack(KEYS))
+else
+  local names = {}
+  for check = 1, count do names[check] = KEYS[(check - 1) * KEYS_A_CHECK + 1] end
+  values = call('MGET', unpack(names))
+end
+
+--@ open
+if check > run_end then
+  run_end, amount = ARGV[position] + 0, ARGV[position + 1] + 0
+  --@ each cost
+  position = position + RUN_LENGTH
+end
+local first_key = (check - 1) * KEYS_A_CHECK + 1
+local key = KEYS[first_key]
+local is_readable, is_changed, fresh_at = true, false, 0
+--@ include texts
+--@ each read
+
+--@ texts of one
+--@ record text of one
+
+--@ text of one
+local text$ = texts[key] or values[check]
+
+--@ texts of several
+local value = texts[key] or values[check]
+local next_text = 1
+--@ record text of several
+if value and next_text ~= #value + 1 then is_readable = false end
+
+--@ text of several
+local text$ = false
+if value then
+  local length = string.byte(value, next_text) or 0
+  text$ = string.sub(value, next_text + 1, next_text + length)
+  if #text$ < length or length == 0 then is_readable, value = false, false end
+  next_text = next_text + length + 1
+end
+
+--@ unreadable
+verdicts[check] = 'E'
+for log = 1, LOG_COUNT do logs[#logs + 1] = '' end
+
+--@ close
+if is_changed then
+  --@ each write
+  --@ include keep
+end
+
+--@ keep
+--@ each fresh at
+--@ each text
+--@ include joined
+fresh_ats[key] = fresh_at
+
+--@ joined of one
+--@ record one alone
+
+--@ one alone
+texts[key] = text$
+
+--@ joined of several
+local joined = ''
+--@ record one of several
+texts[key] = joined
+
+--@ one of several
+text$ = type(text$) == 'number' and format('%.0f', text$) or text$
+joined = joined .. string.char(#text$) .. text$
+
+--@ end
+--@ include write values
+return { now, table.concat(verdicts), values, logs }
+
+--@ write values
+for check = 1, count do
+  local key = KEYS[(check - 1) * KEYS_A_CHECK + 1]
+  local text, fresh_at = texts[key], fresh_ats[key]
+  if text then
+    -- Once a key.
+    texts[key] = nil
+    local is_there, is_written = values[check], true
+    if fresh_at <= now and not (is_given and is_there) then
+      -- It equals a fresh one. (A given time may step back, to where it did not yet.)
+      if is_there then call('DEL', key) end
+    else
+      -- The value and its expiry in one command, and nothing in the place of what is none of ours.
+      local unit, time = 'PXAT', ceil(fresh_at / 1000)
+      if is_given then unit, time = 'PX', hold end
+      if is_there then
+        call('SET', key, text, unit, time)
+      else
+        is_written = call('SET', key, text, unit, time, 'NX')
+      end
+    end
+    if not is_written then
+      for other = check, count do
+        if KEYS[(other - 1) * KEYS_A_CHECK + 1] == key then verdicts[other] = 'E' end
+      end
+    end
+  end
+end
