@@ -60,21 +60,20 @@ pub(crate) fn command(asks: &[&Ask], given: Option<&GivenTime>) -> Option<Cmd> {
 
 fn script_call(plan: &RedisPlan, asks: &[&Ask], task: Task, given: Option<&GivenTime>) -> Cmd {
     let bytes: usize = asks.iter().map(|ask| ask.name.len() * plan.keys_a_check()).sum();
-    let mut command = Cmd::with_capacity(24 + asks.len() * plan.keys_a_check(), 200 + bytes);
+    let mut command = Cmd::with_capacity(5 + asks.len() * plan.keys_a_check(), 160 + bytes);
     command.arg("EVALSHA").arg(&*plan.script(task).sha).arg(asks.len() * plan.keys_a_check());
     for ask in asks {
         plan.add_names(&ask.name, &mut command);
     }
     let (now, keep) = given.map_or((0, 0), |given| (given.clock.now().as_nanos() / 1_000, given.keep_ms));
-    command.arg(now).arg(keep);
-    plan.add_limits(&mut command);
-    // Checks of one cost in a row are a run: its last one, and the cost.
-    for (index, ask) in asks.iter().enumerate() {
-        if asks.get(index + 1).is_none_or(|next| next.cost != ask.cost) {
-            command.arg(index + 1);
-            plan.add_cost(ask.cost, task, &mut command);
+    let mut runs = Vec::with_capacity(28);
+    for (last, ask) in (1..).zip(asks) {
+        // Checks of one cost in a row are a run.
+        if asks.get(last as usize).is_none_or(|next| next.cost != ask.cost) {
+            plan.add_run(last, ask.cost, task, &mut runs);
         }
     }
+    command.arg(plan.numbers(now, keep)).arg(runs);
     command
 }
 

@@ -19,8 +19,8 @@ struct Numbers {
     check: Script,
     refund: Script,
     shape: Vec<u8>,
-    /// The numbers of each limit, one argument each.
-    limits: Vec<Vec<u8>>,
+    /// The numbers of each limit, packed.
+    limits: Vec<u8>,
     /// Of the limits that are buckets, in order.
     refills: Vec<Refill>,
     log_count: usize,
@@ -50,7 +50,7 @@ impl RedisPlan {
             check: Script::new(policy, Task::Check),
             refund: Script::new(policy, Task::Refund),
             shape: key::shape(prefix, policy),
-            limits: numbers.into_iter().map(|number| number.to_string().into_bytes()).collect(),
+            limits: numbers.into_iter().flat_map(u64::to_be_bytes).collect(),
             refills,
             log_count,
             keys_a_check: log_count + usize::from(log_count < limits.len()),
@@ -101,22 +101,23 @@ impl RedisPlan {
         }
     }
 
-    /// Adds the numbers of the limits.
-    pub(crate) fn add_limits(&self, command: &mut redis::Cmd) {
-        for number in &self.0.limits {
-            command.arg(number.as_slice());
-        }
+    /// The first argument: the time that is given, how long to keep what is written then, and the numbers of the limits.
+    pub(crate) fn numbers(&self, now_us: u64, keep_ms: u64) -> Vec<u8> {
+        [&now_us.to_be_bytes()[..], &keep_ms.to_be_bytes(), &self.0.limits].concat()
     }
 
-    /// Adds a cost, and the time it takes to refill for each bucket. Of what is given back, no more than a whole bucket.
-    pub(crate) fn add_cost(&self, cost: Cost, task: Task, command: &mut redis::Cmd) {
-        command.arg(cost.thousandths());
+    /// Adds a run of checks of one cost: the last of them, the cost, and the time it takes to refill for each bucket; of
+    /// what is given back, no more than a whole bucket's.
+    pub(crate) fn add_run(&self, last: u32, cost: Cost, task: Task, runs: &mut Vec<u8>) {
+        runs.extend(last.to_be_bytes());
+        runs.extend(cost.thousandths().to_be_bytes());
         for refill in &self.0.refills {
             let span = match task {
                 Task::Check => refill.span(cost),
                 Task::Refund => refill.span_at_most_full(cost),
             };
-            command.arg(span.us).arg(span.part);
+            runs.extend(span.us.to_be_bytes());
+            runs.extend(span.part.to_be_bytes());
         }
     }
 

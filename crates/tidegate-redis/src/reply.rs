@@ -38,9 +38,12 @@ struct Reply<'a> {
 impl<'a> Reply<'a> {
     fn read(value: &'a Value, count: usize, plan: &RedisPlan) -> Result<Self, ReplyError> {
         let Value::Array(parts) = value else { return Err(ReplyError::NotAnAnswer) };
-        let [Value::Int(now), Value::BulkString(verdicts), Value::Array(records), Value::Array(logs)] = &parts[..]
-        else {
-            return Err(ReplyError::NotAnAnswer);
+        let (now, verdicts, records, logs) = match &parts[..] {
+            [Value::Int(now), Value::BulkString(verdicts), Value::Array(records)] => (now, verdicts, records, &[][..]),
+            [Value::Int(now), Value::BulkString(verdicts), Value::Array(records), Value::Array(logs)] => {
+                (now, verdicts, records, &logs[..])
+            }
+            _ => return Err(ReplyError::NotAnAnswer),
         };
         let now = u64::try_from(*now).ok().and_then(Timestamp::from_micros).ok_or(ReplyError::NotAnAnswer)?;
         let record_count = if plan.has_record() { count } else { 0 };

@@ -4,7 +4,6 @@
 //! policy's script is one run of plain statements: the sections of each limit's file, one after the other, with names of
 //! their own. Which sections there are and what the words in capitals mean is said in `lua/frame.lua`.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use tidegate_core::{Algorithm, Policy};
@@ -67,8 +66,10 @@ struct Composer {
     record_count: usize,
     log_count: usize,
     text: String,
-    arguments: usize,
-    run_arguments: usize,
+    /// How many numbers of the first argument have names.
+    numbers: usize,
+    /// The names of a run's costs.
+    costs: Vec<String>,
 }
 
 impl Composer {
@@ -83,7 +84,7 @@ impl Composer {
             parts.push(Part { file: file(algorithm), is_log: is_log(algorithm), log_at });
             log_at += usize::from(is_log(algorithm));
         }
-        Self { parts, record_count, log_count, text: String::new(), arguments: 0, run_arguments: 0 }
+        Self { parts, record_count, log_count, text: String::new(), numbers: 0, costs: Vec::new() }
     }
 
     fn compose(mut self, task: Task) -> String {
@@ -91,8 +92,7 @@ impl Composer {
             self.text.push_str("local s = {}\n");
         }
         self.add(task.file(), None);
-        let (first_run, run_length) = (self.arguments + 1, 2 + self.run_arguments);
-        self.text.replace("FIRST_RUN", &first_run.to_string()).replace("RUN_LENGTH", &run_length.to_string())
+        self.text
     }
 
     /// Adds some lines, and what they ask for. `limit` is the number of the limit that they are of, from 1 on.
@@ -126,18 +126,33 @@ impl Composer {
 
     /// A section of the frame, of those that depend on how many limits are kept in the record the one that fits.
     fn frame_section(&self, name: &str) -> &'static str {
-        match (name, self.record_count) {
-            ("texts" | "joined" | "values" | "keep" | "write values", 0) => "",
-            ("texts", 1) => section(FRAME, "texts of one"),
-            ("joined", 1) => section(FRAME, "joined of one"),
-            ("texts", _) => section(FRAME, "texts of several"),
-            ("joined", _) => section(FRAME, "joined of several"),
-            _ => section(FRAME, name),
-        }
+        let chosen = match (name, self.record_count, self.log_count) {
+            ("texts" | "joined" | "keep" | "write values", 0, _) | ("logs" | "no logs", _, 0) => return "",
+            ("values", 0, _) => "no values",
+            ("values", _, 0) => "values of one",
+            ("values", _, _) => "values of several",
+            ("answer", _, 0) => "answer without logs",
+            ("answer", _, _) => "answer with logs",
+            ("texts", 1, _) => "texts of one",
+            ("texts", _, _) => "texts of several",
+            ("joined", 1, _) => "joined of one",
+            ("joined", _, _) => "joined of several",
+            _ => name,
+        };
+        section(FRAME, chosen)
     }
 
     fn add_line(&mut self, line: &str, limit: Option<usize>) {
         let mut line = line;
+        // What is named and given no value is what a run brings.
+        if let Some(names) = line.strip_prefix("local ")
+            && !names.contains(['=', '('])
+        {
+            let costs: Vec<String> = names.split(", ").map(|name| self.named(name, limit)).collect();
+            self.costs.extend(costs);
+        }
+        // How many numbers are wanted.
+        let names = line.split('=').next().unwrap_or_default().matches(',').count() + 1;
         // In a table nothing is declared.
         let is_tabled = self.parts.len() > MOST_NAMED;
         if is_tabled
@@ -155,38 +170,39 @@ impl Composer {
             let end = from.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$')).unwrap_or(from.len());
             let (word, after) = from.split_at(end);
             self.text.push_str(before);
-            self.add_word(word, limit, is_tabled);
+            self.add_word(word, limit, names);
             rest = after;
         }
         self.text.push_str(rest);
         self.text.push('\n');
     }
 
-    fn add_word(&mut self, word: &str, limit: Option<usize>, is_tabled: bool) {
+    /// A name as the limit's own.
+    fn named(&self, word: &str, limit: Option<usize>) -> String {
         let number = limit.unwrap_or_default();
+        match word.strip_suffix('$') {
+            Some(name) if self.parts.len() > MOST_NAMED => format!("s.{name}{number}"),
+            Some(name) => format!("{name}{number}"),
+            None => word.to_owned(),
+        }
+    }
+
+    fn add_word(&mut self, word: &str, limit: Option<usize>, names: usize) {
         let keys_a_check = self.log_count + usize::from(self.record_count > 0);
-        // Writing to a string cannot fail.
-        let _ = match word {
-            "ARG" => {
-                self.arguments += 1;
-                write!(self.text, "(ARGV[{}] + 0)", self.arguments)
+        let word = match word {
+            "NUMBERS" => {
+                let from = 1 + 8 * self.numbers;
+                self.numbers += names;
+                format!("unpack_numbers('>{}', ARGV[1], {from})", "I8".repeat(names))
             }
-            "NEXT" => {
-                self.run_arguments += 1;
-                write!(self.text, "(ARGV[position + {}] + 0)", self.run_arguments + 1)
-            }
-            "KEYS_A_CHECK" => write!(self.text, "{keys_a_check}"),
-            "LOG_COUNT" => write!(self.text, "{}", self.log_count),
-            "LOG" => {
-                let log_at = limit.and_then(|limit| self.parts.get(limit - 1)).map_or(0, |part| part.log_at);
-                write!(self.text, "{log_at}")
-            }
-            _ => match word.strip_suffix('$') {
-                Some(name) if is_tabled => write!(self.text, "s.{name}{number}"),
-                Some(name) => write!(self.text, "{name}{number}"),
-                None => write!(self.text, "{word}"),
-            },
+            "COSTS" => self.costs.iter().map(|name| format!("{name}, ")).collect(),
+            "RUN" => format!(">I4I8{}", "I8".repeat(self.costs.len())),
+            "KEYS_A_CHECK" => keys_a_check.to_string(),
+            "LOG_COUNT" => self.log_count.to_string(),
+            "LOG" => limit.and_then(|limit| self.parts.get(limit - 1)).map_or(0, |part| part.log_at).to_string(),
+            _ => self.named(word, limit),
         };
+        self.text.push_str(&word);
     }
 }
 
@@ -222,7 +238,7 @@ mod tests {
         for policy in policies {
             for task in [Task::Check, Task::Refund] {
                 let script = Script::new(&policy.parse().unwrap(), task).text.replace("'^%d+$'", "");
-                for left in ["$", "--", "ARG,", "NEXT", "KEYS_A_CHECK", "FIRST_RUN", "RUN_LENGTH", "LOG"] {
+                for left in ["$", "--", "NUMBERS", "COSTS", "RUN", "KEYS_A_CHECK", "LOG"] {
                     assert!(!script.contains(left), "{left} is left in the script of {policy}:\n{script}");
                 }
             }

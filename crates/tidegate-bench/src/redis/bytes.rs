@@ -9,7 +9,7 @@ use super::contenders::name_of;
 /// A policy, how many keys, how many requests each, and the most bytes a key may take.
 const ROWS: [(&str, usize, usize, u64); 7] = [
     ("gcra 100/minute", 50_000, 1, 150),
-    ("gcra 7/second burst=100", 50_000, 1, 150),
+    ("gcra 7/hour burst=100", 50_000, 1, 150),
     ("fixed_window 100/minute", 50_000, 1, 150),
     ("fixed_window 100/hour anchor=first_hit", 50_000, 1, 150),
     ("sliding_window_counter 100/minute", 50_000, 1, 150),

@@ -4,8 +4,8 @@ use anyhow::Context;
 use redis::aio::MultiplexedConnection;
 use tidegate::{AnyStore, Connect, Key, Limiter, Policy, RedisStore, Store};
 
-/// Nine of ten keys have used theirs up for a long time to come; the tenth has plenty: see [`cost`].
-pub(super) const MOSTLY_DENIED: &str = "gcra 1_000_000/hour";
+/// Nine of ten keys have used theirs up for a long time to come; the tenth has plenty.
+pub(super) const MOSTLY_DENIED: &str = "fixed_window 1_000_000/30 days";
 pub(super) const DENIED_KEYS: usize = 10_000;
 
 /// One way to ask.
@@ -60,6 +60,19 @@ impl Contender {
             Self::Tidegate { name, .. } => name,
             Self::Raw { .. } => "raw EVALSHA of our script",
             Self::Incr { .. } => "raw INCR",
+        }
+    }
+
+    pub(super) fn debug(&self) {
+        if let Self::Tidegate { limiter, .. } = self {
+            let h = limiter.counters().store.unwrap();
+            eprintln!(
+                "trips {} carried {} avg {:.1} {:?}",
+                h.trips,
+                h.carried,
+                h.carried as f64 / h.trips as f64,
+                h.latency
+            );
         }
     }
 

@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
     if wants("D3 90 % denied") {
         let policy = contenders::MOSTLY_DENIED;
-        let contenders = [bench.tidegate(policy, "?deny_cache=0")?, bench.tidegate(policy, "")?];
+        let contenders = [bench.tidegate(policy, "&deny_cache=0")?, bench.tidegate(policy, "")?];
         bench.row("D3 90 % denied, 64 callers", &contenders, 64, contenders::DENIED_KEYS, By::Rate, Some(6.0));
     }
     if wants("D4 bytes") {
@@ -117,7 +117,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn tidegate(&self, policy: &str, query: &str) -> anyhow::Result<Contender> {
-        self.runtime.block_on(Contender::tidegate(&format!("{}{query}", self.server.url()), policy))
+        self.runtime.block_on(Contender::tidegate(&format!("{}?timeout=10s{query}", self.server.url()), policy))
     }
 
     fn raw(&self, policy: &str) -> anyhow::Result<Contender> {
@@ -155,6 +155,7 @@ impl Bench<'_> {
             let is_met = |bar: f64| if by == By::Rate { ratio.median >= bar } else { ratio.median <= bar };
             let bar = bar.filter(|_| index + 1 == contenders.len());
             let verdict = bar.map_or(String::new(), |bar| format!("{bar}{}", if is_met(bar) { "" } else { " missed" }));
+            contender.debug();
             println!("| {name} | {} | {rate} | {p50:.0} | {p99:.0} | {ratio} | {verdict} |", contender.name());
         }
     }

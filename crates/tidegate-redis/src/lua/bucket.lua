@@ -3,22 +3,17 @@
 -- See bucket.rs.
 
 --@ numbers
-local full$, full_part$, denominator$ = ARG, ARG, ARG
-
---@ cost names
-local cost_us$, cost_part$
+local full$, full_part$, denominator$ = NUMBERS
 
 --@ cost
 -- The time that the cost takes to refill.
-cost_us$, cost_part$ = NEXT, NEXT
+local cost_us$, cost_part$
 
 --@ read
 local at$, part$ = 0, 0
 if text$ then
   local denominator = denominator$
-  if type(text$) == 'number' then
-    at$ = text$
-  elseif find(text$, '^%d+$') then
+  if find(text$, '^%d+$') then
     at$ = tonumber(text$)
   elseif #text$ == 12 then
     at$, part$, denominator = unpack_numbers('>I8I2I2', text$)
@@ -68,7 +63,7 @@ if free_at$ > fresh_at then fresh_at = free_at$ end
 
 --@ text
 if part$ == 0 then
-  text$ = at$
+  text$ = format('%d', at$)
 elseif denominator$ < 65536 then
   text$ = pack_numbers('>I8I2I2', at$, part$, denominator$)
 else

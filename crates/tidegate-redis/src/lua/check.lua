@@ -1,10 +1,11 @@
 -- Several checks in order, at one time; each all or nothing over the limits of the policy. See decide.rs.
 --
 -- KEYS: for each check the key of its record, where any limit is kept in one, and then one for each log.
--- ARGV: the time (0: the server's own) · how long to keep what is written at a given time, in ms · each limit's numbers ·
---       runs of checks of one cost: the last check of the run, the cost, and its time to refill for each bucket.
--- Answers the time, a letter a check (allowed 1, denied 0, unreadable E), the records as they were, and what is to be
--- known of the logs before each check.
+-- ARGV: packed numbers: 1 the time (0: the server's own), how long to keep what is written at a given time, in ms, and
+--       each limit's; 2 runs of checks of one cost: the last check of the run, the cost, and its time to refill for each
+--       bucket.
+-- Answers the time, a letter a check (allowed 1, denied 0, unreadable E), the records as they were, and where there are
+-- logs what is to be known of them before each check.
 --@ include begin
 
 for check = 1, count do

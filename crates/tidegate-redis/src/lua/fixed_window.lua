@@ -2,7 +2,7 @@
 -- See fixed_window.rs.
 
 --@ numbers
-local most$, period$, opens_with_first_hit$ = ARG, ARG, ARG == 1
+local most$, period$, opens_with_first_hit$ = NUMBERS
 
 --@ read
 local ends$, count$ = 0, 0
@@ -18,7 +18,7 @@ if text$ then
 end
 
 --@ bring back
-local new_end$ = opens_with_first_hit$ and now + period$ or now - now % period$ + period$
+local new_end$ = opens_with_first_hit$ == 1 and now + period$ or now - now % period$ + period$
 if ends$ > now + period$ then
   ends$ = new_end$
   is_changed = true

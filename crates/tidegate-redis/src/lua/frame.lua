@@ -1,45 +1,46 @@
 -- What checks and refunds have in common. Numbers are doubles: whole ones are exact below 2^53, and nothing goes beyond.
 --
 -- A script is put together of sections (script.rs): `include` puts in a section of this file, `each` one of every limit's
--- algorithm, and `record` one of this file for every limit that is kept in the record. `$` is the limit's number, ARG the
--- next argument, NEXT the next one of a run.
+-- algorithm, and `record` one of this file for every limit that is kept in the record. `$` is the limit's number; NUMBERS
+-- are the next ones of the first argument, as many as there are names for.
 
 --@ begin
 local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil
 local pack_numbers, unpack_numbers = struct.pack, struct.unpack
 local EXACT = 9007199254740992
 --@ all functions
-local now, hold = ARG, ARG
+local now, hold = NUMBERS
 local is_given = now > 0
 if not is_given then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 --@ each numbers
---@ each cost names
+--@ each cost
 local count = #KEYS / KEYS_A_CHECK
-local values = {}
 --@ include values
-local verdicts, logs = {}, {}
+local verdicts = {}
+--@ include logs
 -- What this call has changed: the text of a record, and when it equals a fresh one.
 local texts, fresh_ats = {}, {}
-local position, run_end, amount = FIRST_RUN, 0, 0
+local position, run_end, amount = 1, 0, 0
 
---@ values
-if KEYS_A_CHECK == 1 then
-  values = call('MGET', unpack(KEYS))
-else
-  local names = {}
-  for check = 1, count do names[check] = KEYS[(check - 1) * KEYS_A_CHECK + 1] end
-  values = call('MGET', unpack(names))
-end
+--@ values of one
+local values = call('MGET', unpack(KEYS))
+
+--@ values of several
+local names = {}
+for check = 1, count do names[check] = KEYS[(check - 1) * KEYS_A_CHECK + 1] end
+local values = call('MGET', unpack(names))
+
+--@ no values
+local values = {}
+
+--@ logs
+local logs = {}
 
 --@ open
-if check > run_end then
-  run_end, amount = ARGV[position] + 0, ARGV[position + 1] + 0
-  --@ each cost
-  position = position + RUN_LENGTH
-end
+if check > run_end then run_end, amount, COSTS position = unpack_numbers('RUN', ARGV[2], position) end
 local first_key = (check - 1) * KEYS_A_CHECK + 1
 local key = KEYS[first_key]
 local is_readable, is_changed, fresh_at = true, false, 0
@@ -69,6 +70,9 @@ end
 
 --@ unreadable
 verdicts[check] = 'E'
+--@ include no logs
+
+--@ no logs
 for log = 1, LOG_COUNT do logs[#logs + 1] = '' end
 
 --@ close
@@ -95,12 +99,17 @@ local joined = ''
 texts[key] = joined
 
 --@ one of several
-text$ = type(text$) == 'number' and format('%.0f', text$) or text$
 joined = joined .. string.char(#text$) .. text$
 
 --@ end
 --@ include write values
+--@ include answer
+
+--@ answer with logs
 return { now, table.concat(verdicts), values, logs }
+
+--@ answer without logs
+return { now, table.concat(verdicts), values }
 
 --@ write values
 for check = 1, count do
@@ -115,7 +124,7 @@ for check = 1, count do
       if is_there then call('DEL', key) end
     else
       -- The value and its expiry in one command, and nothing in the place of what is none of ours.
-      local unit, time = 'PXAT', ceil(fresh_at / 1000)
+      local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
       if is_given then unit, time = 'PX', hold end
       if is_there then
         call('SET', key, text, unit, time)

@@ -2,7 +2,7 @@
 -- with the number of the window. See sliding_window_counter.rs.
 
 --@ numbers
-local most$, period$ = ARG, ARG
+local most$, period$ = NUMBERS
 
 --@ read
 local number$, current$, previous$ = 0, 0, 0

@@ -11,7 +11,7 @@
 -- last dead one. `kept` is nil where all stand and their number has not been asked for.
 
 --@ numbers
-local most$, period$ = ARG, ARG
+local most$, period$ = NUMBERS
 
 --@ read
 local log$ = KEYS[first_key + LOG]
@@ -50,9 +50,9 @@ local live$ = (total$ - base$) % 2147483648
 -- together free what it lacks: the last of them, and all that is live up to it.
 local lacks$ = live$ + amount - most$
 if lacks$ <= 0 or live$ == 0 then
-  logs[#logs + 1] = format('%.0f %.0f', live$, newest$)
+  logs[#logs + 1] = format('%d %d', live$, newest$)
 elseif head_total$ and (head_total$ - base$) % 2147483648 >= lacks$ then
-  logs[#logs + 1] = format('%.0f %.0f %s %.0f', live$, newest$, head$[2], (head_total$ - base$) % 2147483648)
+  logs[#logs + 1] = format('%d %d %s %d', live$, newest$, head$[2], (head_total$ - base$) % 2147483648)
 else
   local stand = kept$ or (call('LLEN', log$) - 1) / 2
   local before = count_before(log$, expired$, stand, true, lacks$ - 1, base$)
@@ -61,7 +61,7 @@ else
     at = call('LINDEX', log$, 2 * before + 1)
     up_to = (call('LINDEX', log$, 2 * before + 2) - base$) % 2147483648
   end
-  logs[#logs + 1] = format('%.0f %.0f %.0f %.0f', live$, newest$, at, up_to)
+  logs[#logs + 1] = format('%d %d %d %d', live$, newest$, at, up_to)
 end
 if lacks$ > 0 then is_allowed = false end
 
@@ -84,22 +84,26 @@ if live$ > 0 then
 end
 
 --@ given back
-logs[#logs + 1] = format('%.0f %.0f', live$, newest$)
+logs[#logs + 1] = format('%d %d', live$, newest$)
 
 --@ write
 if live$ == 0 then
   if #head$ > 0 then call('DEL', log$) end
 else
   if #head$ == 0 then
-    call('RPUSH', log$, 0, now, total$)
+    call('RPUSH', log$, 0, format('%d', now), format('%d', total$))
   else
     if expired$ > 0 or kept$ then call('LTRIM', log$, 2 * expired$, kept$ and 2 * kept$ or -1) end
-    if is_new$ then call('RPUSH', log$, now, total$) else call('LSET', log$, -1, total$) end
+    if is_new$ then
+      call('RPUSH', log$, format('%d', now), format('%d', total$))
+    else
+      call('LSET', log$, -1, format('%d', total$))
+    end
   end
   if is_given then
     call('PEXPIRE', log$, hold)
   else
-    call('PEXPIREAT', log$, ceil((newest$ + period$) / 1000))
+    call('PEXPIREAT', log$, format('%d', ceil((newest$ + period$) / 1000)))
   end
 end
 
