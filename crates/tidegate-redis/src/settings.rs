@@ -6,7 +6,7 @@ use crate::command::GivenTime;
 
 /// Trips to one node that may be under way at once. More of them would not make Redis faster; what waits meanwhile goes
 /// together on the next.
-pub(crate) const MAX_FLIGHTS: usize = 2;
+pub(crate) const MAX_FLIGHTS: usize = 4;
 
 /// Checks that go on one trip, where so many wait. Redis does nothing else meanwhile: this is about half a millisecond.
 pub(crate) const MAX_BATCH: usize = 128;

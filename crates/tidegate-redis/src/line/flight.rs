@@ -62,6 +62,8 @@ impl Flight {
                 // Who has gone away needs no answer.
                 let _ = answer.send(outcomes.by_ref().take(parcel.asks.len()).collect());
             }
+            // Who has just been answered may have the next one ready: it comes along.
+            tokio::task::yield_now().await;
         }
     }
 
