@@ -4,7 +4,7 @@ use redis::Cmd;
 use tidegate_core::{Cost, ManualClock};
 
 use crate::plan::RedisPlan;
-use crate::script::{Script, Task};
+use crate::script::{Load, Script, Task};
 
 /// What is done to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,17 +28,19 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// The script that does it, if one does.
-    pub(crate) fn script(&self) -> Option<&Script> {
-        match self.act {
-            Act::Script(task) => Some(self.plan.script(task)),
-            Act::Reset => None,
-        }
-    }
-
     /// Whether one script call can do both.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
         self.act == other.act && self.plan.is(&other.plan)
+    }
+}
+
+/// The script that does these, if one does.
+pub(crate) fn script<'a>(asks: &[&'a Ask]) -> Option<&'a Script> {
+    let first = asks.first()?;
+    let load = if asks.len() == 1 { Load::One } else { Load::Many };
+    match first.act {
+        Act::Script(task) => Some(first.plan.script(task, load)),
+        Act::Reset => None,
     }
 }
 
@@ -52,16 +54,16 @@ pub(crate) struct GivenTime {
 /// The command for asks that go together, of which there is at least one.
 pub(crate) fn command(asks: &[&Ask], given: Option<&GivenTime>) -> Option<Cmd> {
     let first = asks.first()?;
-    Some(match first.act {
-        Act::Script(task) => script_call(&first.plan, asks, task, given),
-        Act::Reset => unlink(asks),
+    Some(match (first.act, script(asks)) {
+        (Act::Script(task), Some(script)) => script_call(script, &first.plan, asks, task, given),
+        (Act::Script(_) | Act::Reset, _) => unlink(asks),
     })
 }
 
-fn script_call(plan: &RedisPlan, asks: &[&Ask], task: Task, given: Option<&GivenTime>) -> Cmd {
+fn script_call(script: &Script, plan: &RedisPlan, asks: &[&Ask], task: Task, given: Option<&GivenTime>) -> Cmd {
     let bytes: usize = asks.iter().map(|ask| ask.name.len() * plan.keys_a_check()).sum();
     let mut command = Cmd::with_capacity(5 + asks.len() * plan.keys_a_check(), 160 + bytes);
-    command.arg("EVALSHA").arg(&*plan.script(task).sha).arg(asks.len() * plan.keys_a_check());
+    command.arg("EVALSHA").arg(&*script.sha).arg(asks.len() * plan.keys_a_check());
     for ask in asks {
         plan.add_names(&ask.name, &mut command);
     }

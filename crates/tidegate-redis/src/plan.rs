@@ -7,7 +7,7 @@ use tidegate_core::{Algorithm, Cost, Key, Policy};
 use crate::command::{Act, Ask, command};
 use crate::key;
 use crate::rate::{Refill, period_us};
-use crate::script::{Script, Task};
+use crate::script::{Load, Script, Task};
 
 /// A policy, worked out for Redis. Made by [`RedisStore`](crate::RedisStore). Clones share.
 #[derive(Clone, Debug)]
@@ -17,6 +17,7 @@ pub struct RedisPlan(Arc<Numbers>);
 struct Numbers {
     policy: Policy,
     check: Script,
+    check_one: Script,
     refund: Script,
     shape: Vec<u8>,
     /// The numbers of each limit, packed.
@@ -47,8 +48,9 @@ impl RedisPlan {
             }
         }
         Self(Arc::new(Numbers {
-            check: Script::new(policy, Task::Check),
-            refund: Script::new(policy, Task::Refund),
+            check: Script::new(policy, Task::Check, Load::Many),
+            check_one: Script::new(policy, Task::Check, Load::One),
+            refund: Script::new(policy, Task::Refund, Load::Many),
             shape: key::shape(prefix, policy),
             limits: numbers.into_iter().flat_map(u64::to_be_bytes).collect(),
             refills,
@@ -66,10 +68,12 @@ impl RedisPlan {
         &self.0.policy
     }
 
-    pub(crate) fn script(&self, task: Task) -> &Script {
-        match task {
-            Task::Check => &self.0.check,
-            Task::Refund => &self.0.refund,
+    /// The script for so many of a task.
+    pub(crate) fn script(&self, task: Task, load: Load) -> &Script {
+        match (task, load) {
+            (Task::Check, Load::One) => &self.0.check_one,
+            (Task::Check, Load::Many) => &self.0.check,
+            (Task::Refund, _) => &self.0.refund,
         }
     }
 
@@ -133,6 +137,6 @@ impl RedisPlan {
             };
             command.args_iter().filter_map(word).collect()
         });
-        (self.0.check.text.to_string(), words.unwrap_or_default())
+        (self.0.check_one.text.to_string(), words.unwrap_or_default())
     }
 }

@@ -22,6 +22,13 @@ pub(crate) enum Task {
     Refund,
 }
 
+/// How many checks a call of a script makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    One,
+    Many,
+}
+
 /// Lua has room for 200 names at a time. Policies of more limits than this keep theirs in a table.
 const MOST_NAMED: usize = 8;
 
@@ -46,8 +53,8 @@ const fn file(algorithm: Algorithm) -> &'static str {
 }
 
 impl Script {
-    pub(crate) fn new(policy: &Policy, task: Task) -> Self {
-        let text = Composer::new(policy).compose(task);
+    pub(crate) fn new(policy: &Policy, task: Task, load: Load) -> Self {
+        let text = Composer::new(policy, load).compose(task);
         let sha = redis::Script::new(&text).get_hash().into();
         Self { text: text.into(), sha }
     }
@@ -62,6 +69,7 @@ struct Part {
 }
 
 struct Composer {
+    load: Load,
     parts: Vec<Part>,
     record_count: usize,
     log_count: usize,
@@ -73,7 +81,7 @@ struct Composer {
 }
 
 impl Composer {
-    fn new(policy: &Policy) -> Self {
+    fn new(policy: &Policy, load: Load) -> Self {
         let is_log = |algorithm| algorithm == Algorithm::SlidingWindowLog;
         let algorithms: Vec<Algorithm> = policy.limits().iter().map(|limit| limit.algorithm()).collect();
         let log_count = algorithms.iter().filter(|algorithm| is_log(**algorithm)).count();
@@ -84,7 +92,7 @@ impl Composer {
             parts.push(Part { file: file(algorithm), is_log: is_log(algorithm), log_at });
             log_at += usize::from(is_log(algorithm));
         }
-        Self { parts, record_count, log_count, text: String::new(), numbers: 0, costs: Vec::new() }
+        Self { load, parts, record_count, log_count, text: String::new(), numbers: 0, costs: Vec::new() }
     }
 
     fn compose(mut self, task: Task) -> String {
@@ -124,11 +132,12 @@ impl Composer {
         }
     }
 
-    /// A section of the frame, of those that depend on how many limits are kept in the record the one that fits.
+    /// A section of the frame, of those that there are several of the one that fits.
     fn frame_section(&self, name: &str) -> &'static str {
         let chosen = match (name, self.record_count, self.log_count) {
             ("texts" | "joined" | "keep" | "write values", 0, _) | ("logs" | "no logs", _, 0) => return "",
             ("values", 0, _) => "no values",
+            ("values", _, _) if self.load == Load::One => "values",
             ("values", _, 0) => "values of one",
             ("values", _, _) => "values of several",
             ("answer", _, 0) => "answer without logs",
@@ -139,14 +148,17 @@ impl Composer {
             ("joined", _, _) => "joined of several",
             _ => name,
         };
+        if self.load == Load::One && has_section(FRAME, &format!("{chosen}, alone")) {
+            return section(FRAME, &format!("{chosen}, alone"));
+        }
         section(FRAME, chosen)
     }
 
     fn add_line(&mut self, line: &str, limit: Option<usize>) {
         let mut line = line;
-        // What is named and given no value is what a run brings.
+        // What is named a cost is what a run brings.
         if let Some(names) = line.strip_prefix("local ")
-            && !names.contains(['=', '('])
+            && names.starts_with("cost")
         {
             let costs: Vec<String> = names.split(", ").map(|name| self.named(name, limit)).collect();
             self.costs.extend(costs);
@@ -197,6 +209,8 @@ impl Composer {
             }
             "COSTS" => self.costs.iter().map(|name| format!("{name}, ")).collect(),
             "RUN" => format!(">I4I8{}", "I8".repeat(self.costs.len())),
+            "VERDICT" if self.load == Load::One => "verdict".to_owned(),
+            "VERDICT" => "verdicts[check]".to_owned(),
             "KEYS_A_CHECK" => keys_a_check.to_string(),
             "LOG_COUNT" => self.log_count.to_string(),
             "LOG" => limit.and_then(|limit| self.parts.get(limit - 1)).map_or(0, |part| part.log_at).to_string(),
@@ -204,6 +218,10 @@ impl Composer {
         };
         self.text.push_str(&word);
     }
+}
+
+fn has_section(file: &str, name: &str) -> bool {
+    file.contains(&format!("\n--@ {name}\n"))
 }
 
 /// A section of a file: from the line that names it to the next that names one. Nothing where there is none.
@@ -236,9 +254,9 @@ mod tests {
         let policies =
             ["gcra 1/s", "sliding_window_log 1/s", "gcra 1/s; sliding_window_log 2/s; fixed_window 3/m", &many];
         for policy in policies {
-            for task in [Task::Check, Task::Refund] {
-                let script = Script::new(&policy.parse().unwrap(), task).text.replace("'^%d+$'", "");
-                for left in ["$", "--", "NUMBERS", "COSTS", "RUN", "KEYS_A_CHECK", "LOG"] {
+            for (task, load) in [(Task::Check, Load::One), (Task::Check, Load::Many), (Task::Refund, Load::Many)] {
+                let script = Script::new(&policy.parse().unwrap(), task, load).text.replace("'^%d+$'", "");
+                for left in ["$", "--", "NUMBERS", "COSTS", "RUN", "VERDICT", "KEYS_A_CHECK", "LOG"] {
                     assert!(!script.contains(left), "{left} is left in the script of {policy}:\n{script}");
                 }
             }

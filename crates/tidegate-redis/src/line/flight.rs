@@ -7,7 +7,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::{NotExecuted, Outcome, Parcel, Shared, Trouble, Waiting};
-use crate::command::{Ask, command};
+use crate::command::{Ask, command, script};
 use crate::dial::Destination;
 use crate::error::{AskError, ReplyError};
 use crate::key::slot;
@@ -222,7 +222,7 @@ impl Flight {
 /// The scripts of some calls, each once.
 fn scripts<'a>(calls: &'a [Call<'_>]) -> Vec<&'a Script> {
     let mut scripts: Vec<&Script> = Vec::new();
-    for script in calls.iter().filter_map(|call| call.asks.first()?.script()) {
+    for script in calls.iter().filter_map(|call| script(&call.asks)) {
         if scripts.iter().all(|known| known.sha != script.sha) {
             scripts.push(script);
         }

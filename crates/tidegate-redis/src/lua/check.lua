@@ -7,22 +7,21 @@
 -- Answers the time, a letter a check (allowed 1, denied 0, unreadable E), the records as they were, and where there are
 -- logs what is to be known of them before each check.
 --@ include begin
-
-for check = 1, count do
-  --@ include open
-  if not is_readable then
-    --@ include unreadable
-  else
-    --@ each bring back
-    local is_allowed = true
-    --@ each fits
-    verdicts[check] = is_allowed and '1' or '0'
-    if is_allowed and amount > 0 then
-      --@ each take
-      is_changed = true
-    end
-    --@ include close
+--@ include loop
+--@ include open
+if not is_readable then
+  VERDICT = 'E'
+  --@ include no logs
+else
+  --@ each bring back
+  local is_allowed = true
+  --@ each fits
+  VERDICT = is_allowed and '1' or '0'
+  if is_allowed and amount > 0 then
+    --@ each take
+    is_changed = true
   end
+  --@ include close
 end
-
+--@ include end loop
 --@ include end

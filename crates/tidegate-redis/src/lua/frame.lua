@@ -1,8 +1,9 @@
 -- What checks and refunds have in common. Numbers are doubles: whole ones are exact below 2^53, and nothing goes beyond.
 --
 -- A script is put together of sections (script.rs): `include` puts in a section of this file, `each` one of every limit's
--- algorithm, and `record` one of this file for every limit that is kept in the record. `$` is the limit's number; NUMBERS
--- are the next ones of the first argument, as many as there are names for.
+-- algorithm, and `record` one of this file for every limit that is kept in the record. Of some sections there is one for a
+-- call of one check alone, with fewer tables. `$` is the limit's number; NUMBERS are the next ones of the first argument,
+-- as many as there are names for.
 
 --@ begin
 local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil
@@ -17,33 +18,61 @@ if not is_given then
 end
 --@ each numbers
 --@ each cost
-local count = #KEYS / KEYS_A_CHECK
---@ include values
-local verdicts = {}
 --@ include logs
--- What this call has changed: the text of a record, and when it equals a fresh one.
-local texts, fresh_ats = {}, {}
-local position, run_end, amount = 1, 0, 0
-
---@ values of one
-local values = call('MGET', unpack(KEYS))
-
---@ values of several
-local names = {}
-for check = 1, count do names[check] = KEYS[(check - 1) * KEYS_A_CHECK + 1] end
-local values = call('MGET', unpack(names))
-
---@ no values
-local values = {}
+--@ include values
 
 --@ logs
 local logs = {}
+
+--@ loop
+local verdicts = {}
+-- What this call has changed: the text of a record, and when it equals a fresh one.
+local texts, fresh_ats = {}, {}
+local position, run_end, amount = 1, 0, 0
+for check = 1, count do
+
+--@ loop, alone
+local verdict
+
+--@ end loop
+end
+
+--@ end loop, alone
+
+--@ values of one
+local count = #KEYS
+local values = call('MGET', unpack(KEYS))
+
+--@ values of several
+local count, names = #KEYS / KEYS_A_CHECK, {}
+for check = 1, count do names[check] = KEYS[(check - 1) * KEYS_A_CHECK + 1] end
+local values = call('MGET', unpack(names))
+
+--@ values, alone
+local value = pcall_redis('GET', KEYS[1])
+
+--@ no values
+local count, values = #KEYS / KEYS_A_CHECK, {}
+
+--@ no values, alone
+local value
 
 --@ open
 if check > run_end then run_end, amount, COSTS position = unpack_numbers('RUN', ARGV[2], position) end
 local first_key = (check - 1) * KEYS_A_CHECK + 1
 local key = KEYS[first_key]
 local is_readable, is_changed, fresh_at = true, false, 0
+local value = texts[key] or values[check]
+--@ include texts
+--@ each read
+
+--@ open, alone
+local last, amount
+last, amount, COSTS last = unpack_numbers('RUN', ARGV[2])
+local first_key, key = 1, KEYS[1]
+local is_readable, is_changed, fresh_at = true, false, 0
+local was_there = value
+if value and value.err then is_readable, value = false, false end
 --@ include texts
 --@ each read
 
@@ -51,10 +80,9 @@ local is_readable, is_changed, fresh_at = true, false, 0
 --@ record text of one
 
 --@ text of one
-local text$ = texts[key] or values[check]
+local text$ = value
 
 --@ texts of several
-local value = texts[key] or values[check]
 local next_text = 1
 --@ record text of several
 if value and next_text ~= #value + 1 then is_readable = false end
@@ -67,10 +95,6 @@ if value then
   if #text$ < length or length == 0 then is_readable, value = false, false end
   next_text = next_text + length + 1
 end
-
---@ unreadable
-verdicts[check] = 'E'
---@ include no logs
 
 --@ no logs
 for log = 1, LOG_COUNT do logs[#logs + 1] = '' end
@@ -85,31 +109,47 @@ end
 --@ each fresh at
 --@ each text
 --@ include joined
-fresh_ats[key] = fresh_at
+texts[key], fresh_ats[key] = text, fresh_at
+
+--@ keep, alone
+--@ each fresh at
+--@ each text
+--@ include joined
+local is_there, is_written = was_there, true
+--@ include write value
+if not is_written then verdict = 'E' end
 
 --@ joined of one
 --@ record one alone
 
 --@ one alone
-texts[key] = text$
+local text = text$
 
 --@ joined of several
-local joined = ''
+local text = ''
 --@ record one of several
-texts[key] = joined
 
 --@ one of several
-joined = joined .. string.char(#text$) .. text$
+text = text .. string.char(#text$) .. text$
+
+--@ write value
+if fresh_at <= now and not (is_given and is_there) then
+  -- It equals a fresh one. (A given time may step back, to where it did not yet.)
+  if is_there then call('DEL', key) end
+else
+  -- The value and its expiry in one command, and nothing in the place of what is none of ours.
+  local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
+  if is_given then unit, time = 'PX', hold end
+  if is_there then
+    call('SET', key, text, unit, time)
+  else
+    is_written = call('SET', key, text, unit, time, 'NX')
+  end
+end
 
 --@ end
 --@ include write values
 --@ include answer
-
---@ answer with logs
-return { now, table.concat(verdicts), values, logs }
-
---@ answer without logs
-return { now, table.concat(verdicts), values }
 
 --@ write values
 for check = 1, count do
@@ -119,19 +159,7 @@ for check = 1, count do
     -- Once a key.
     texts[key] = nil
     local is_there, is_written = values[check], true
-    if fresh_at <= now and not (is_given and is_there) then
-      -- It equals a fresh one. (A given time may step back, to where it did not yet.)
-      if is_there then call('DEL', key) end
-    else
-      -- The value and its expiry in one command, and nothing in the place of what is none of ours.
-      local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
-      if is_given then unit, time = 'PX', hold end
-      if is_there then
-        call('SET', key, text, unit, time)
-      else
-        is_written = call('SET', key, text, unit, time, 'NX')
-      end
-    end
+    --@ include write value
     if not is_written then
       for other = check, count do
         if KEYS[(other - 1) * KEYS_A_CHECK + 1] == key then verdicts[other] = 'E' end
@@ -139,3 +167,17 @@ for check = 1, count do
     end
   end
 end
+
+--@ write values, alone
+
+--@ answer with logs
+return { now, table.concat(verdicts), values, logs }
+
+--@ answer without logs
+return { now, table.concat(verdicts), values }
+
+--@ answer with logs, alone
+return { now, verdict, { was_there }, logs }
+
+--@ answer without logs, alone
+return { now, verdict, { was_there } }
