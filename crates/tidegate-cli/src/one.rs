@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tidegate::{AnyStore, Cost, Decision, Limiter, Outcome, Policy, StoreUrl};
+use tidegate::{AnyStore, Cost, Decision, FailurePolicy, Limiter, Outcome, Policy, StoreUrl};
 
 use crate::figures::{Figures, Number};
 
@@ -78,25 +78,25 @@ struct Answer<'a> {
 }
 
 pub(crate) fn check(options: &CheckOptions) -> anyhow::Result<ExitCode> {
-    let (limiter, may_degrade) = options.on.limiter()?;
-    let decision = limiter.check(&options.on.key).cost(options.cost).wait()?;
-    options.on.print(&decision, Some(options.cost), may_degrade)?;
+    let asked = options.on.connect()?;
+    let decision = asked.limiter.check(&options.on.key).cost(options.cost).wait()?;
+    options.on.print(&asked, &decision, Some(options.cost))?;
     Ok(exit_code(decision.is_allowed()))
 }
 
 /// `tidegate peek`: looks, and takes nothing.
 pub(crate) fn peek(options: &KeyOptions) -> anyhow::Result<ExitCode> {
-    let (limiter, may_degrade) = options.limiter()?;
-    let decision = limiter.check(&options.key).cost(Cost::ZERO).wait()?;
-    options.print(&decision, None, may_degrade)?;
+    let asked = options.connect()?;
+    let decision = asked.limiter.check(&options.key).cost(Cost::ZERO).wait()?;
+    options.print(&asked, &decision, None)?;
     Ok(exit_code(decision.remaining() > 0))
 }
 
 pub(crate) fn reset(options: &KeyOptions) -> anyhow::Result<ExitCode> {
-    let (limiter, may_degrade) = options.limiter()?;
-    limiter.reset(&options.key).wait()?;
-    let decision = limiter.check(&options.key).cost(Cost::ZERO).wait()?;
-    options.print(&decision, None, may_degrade)?;
+    let asked = options.connect()?;
+    asked.limiter.reset(&options.key).wait()?;
+    let decision = asked.limiter.check(&options.key).cost(Cost::ZERO).wait()?;
+    options.print(&asked, &decision, None)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,9 +104,14 @@ fn exit_code(is_allowed: bool) -> ExitCode {
     if is_allowed { ExitCode::SUCCESS } else { ExitCode::from(DENIED) }
 }
 
+/// What is asked, and whether its URL says what to answer without the store.
+struct Asked {
+    limiter: Limiter<AnyStore>,
+    may_degrade: bool,
+}
+
 impl KeyOptions {
-    /// The limiter, and whether its URL says what to answer without the store.
-    fn limiter(&self) -> anyhow::Result<(Limiter<AnyStore>, bool)> {
+    fn connect(&self) -> anyhow::Result<Asked> {
         let policy: Policy = self.policy.parse().context("--policy")?;
         let mut url = StoreUrl::read(&self.store).context("--store")?.patience(PATIENCE);
         let may_degrade = url.failure_policy().is_some();
@@ -116,17 +121,15 @@ impl KeyOptions {
         if url.is_memory() {
             eprintln!("tidegate: memory:// forgets when this command ends; --store redis://... remembers");
         }
-        Ok((url.connect_blocking(policy).context("--store")?, may_degrade))
+        Ok(Asked { limiter: url.connect_blocking(policy).context("--store")?, may_degrade })
     }
 
-    fn print(&self, decision: &Decision, cost: Option<Cost>, may_degrade: bool) -> anyhow::Result<()> {
+    fn print(&self, asked: &Asked, decision: &Decision, cost: Option<Cost>) -> anyhow::Result<()> {
         let degraded = decision.degraded();
-        if let Some(reason) = degraded
-            && !may_degrade
-        {
-            bail!(
-                "the store did not answer ({reason}); failure=open, closed or local in its URL says what to answer then"
-            );
+        if degraded.is_some() && !asked.may_degrade {
+            let health = asked.limiter.counters().store;
+            let error = health.and_then(|health| health.last_error).unwrap_or_default();
+            bail!("{error} (failure=open, closed or local in the store's URL says what to answer then)");
         }
         let mut stdout = std::io::stdout().lock();
         let text = match self.output {
@@ -139,28 +142,41 @@ impl KeyOptions {
                 };
                 serde_json::to_string(&answer)?
             }
-            Output::Text => sentence(decision, cost.is_some()),
+            Output::Text => asked.sentence(decision, cost.is_some()),
         };
         writeln!(stdout, "{text}").context("standard output")
     }
 }
 
-/// The decision as one line for people.
-fn sentence(decision: &Decision, was_asked: bool) -> String {
-    let verdict = match decision.outcome() {
-        _ if !was_asked => String::new(),
-        Outcome::Allowed { delay } if !delay.is_zero() => format!("allowed in {}; ", shown(delay)),
-        Outcome::Allowed { .. } => "allowed; ".to_owned(),
-        Outcome::Denied { retry_after } => format!("denied, retry in {}; ", shown(retry_after)),
-        Outcome::NeverAllowed => "denied, and never allowed: it costs more than the whole limit; ".to_owned(),
-    };
-    let left = format!("{} of {} left", decision.remaining(), decision.limit());
-    let reset = match decision.reset_after() {
-        Duration::ZERO => String::new(),
-        reset => format!(", all in {}", shown(reset)),
-    };
-    let degraded = decision.degraded().map_or_else(String::new, |reason| format!(" (without the store: {reason})"));
-    format!("{verdict}{left}{reset}{degraded}")
+impl Asked {
+    /// The decision as one line for people.
+    fn sentence(&self, decision: &Decision, was_asked: bool) -> String {
+        let verdict = match decision.outcome() {
+            _ if !was_asked => "",
+            Outcome::Allowed { delay } if !delay.is_zero() => &format!("allowed in {}; ", shown(delay)),
+            Outcome::Allowed { .. } => "allowed; ",
+            Outcome::Denied { retry_after } => &format!("denied, retry in {}; ", shown(retry_after)),
+            Outcome::NeverAllowed => "denied, and never allowed: it costs more than the whole limit; ",
+        };
+        format!("{verdict}{}", self.figures(decision))
+    }
+
+    /// What is left; where nobody knows, why.
+    fn figures(&self, decision: &Decision) -> String {
+        let is_local = matches!(self.limiter.failure_policy(), Some(FailurePolicy::Local { .. }));
+        let left = format!("{} of {} left", decision.remaining(), decision.limit());
+        let reset = match decision.reset_after() {
+            Duration::ZERO => String::new(),
+            reset => format!(", all in {}", shown(reset)),
+        };
+        match decision.degraded() {
+            None => format!("{left}{reset}"),
+            Some(reason) if is_local => {
+                format!("{left}{reset}, counted here alone: the store did not answer ({reason})")
+            }
+            Some(reason) => format!("the store did not answer ({reason})"),
+        }
+    }
 }
 
 /// To three digits or so, rounded up.

@@ -25,6 +25,8 @@ pub struct StoreHealth {
     pub waiting: u64,
     /// How long the trips took.
     pub latency: Latency,
+    /// What went wrong last, for people to read.
+    pub last_error: Option<String>,
 }
 
 impl StoreHealth {
@@ -41,6 +43,7 @@ impl StoreHealth {
             in_flight: 0,
             waiting: 0,
             latency,
+            last_error: None,
         }
     }
 }

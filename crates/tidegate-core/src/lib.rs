@@ -28,7 +28,9 @@ pub use decision::{Decision, Degraded, Outcome};
 pub use health::Histogram;
 pub use health::{Breaker, Latency, StoreHealth};
 pub use key::{EmptyKey, Key};
-pub use limiter::{Check, CheckError, CheckMany, Counters, FailurePolicy, Limiter, LimiterBuilder, Refund, Reset};
+pub use limiter::{
+    Answer, Check, CheckError, CheckMany, Counters, FailurePolicy, Limiter, LimiterBuilder, Refund, Reset,
+};
 pub use memory::{MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Plan};
 pub use policy::{Algorithm, Anchor, Limit, Policy, PolicyError, Rate};
 pub use record::Record;

@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tidegate_core::{Breaker, Histogram, StoreHealth};
+
+use crate::error::AskError;
 
 #[derive(Debug, Default)]
 pub(crate) struct Health {
@@ -13,6 +16,7 @@ pub(crate) struct Health {
     trips: AtomicU64,
     carried: AtomicU64,
     latency: Histogram,
+    last_error: Mutex<Option<AskError>>,
 }
 
 impl Health {
@@ -26,6 +30,10 @@ impl Health {
 
     pub(crate) fn failed_to_connect(&self) {
         self.failed_connects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn failed(&self, error: &AskError) {
+        *self.last_error.lock() = Some(error.clone());
     }
 
     pub(crate) fn trip(&self, took: Duration, carried: u64) {
@@ -42,6 +50,7 @@ impl Health {
         health.failed_connects = read(&self.failed_connects);
         health.trips = read(&self.trips);
         health.carried = read(&self.carried);
+        health.last_error = self.last_error.lock().as_ref().map(ToString::to_string);
         health.in_flight = in_flight as u64;
         health.waiting = waiting as u64;
         health

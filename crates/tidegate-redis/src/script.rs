@@ -168,7 +168,7 @@ impl Composer {
         // In a table nothing is declared.
         let is_tabled = self.parts.len() > MOST_NAMED;
         if is_tabled
-            && line.contains('$')
+            && line.split('=').next().is_some_and(|names| names.contains('$'))
             && let Some(names) = line.strip_prefix("local ")
         {
             if !names.contains('=') {

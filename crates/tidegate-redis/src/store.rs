@@ -66,7 +66,7 @@ impl RedisStore {
                 outcome.map_or(Err(AskError::Timeout), |outcome| settled(line, outcome))
             }
         };
-        Ok(answered?)
+        answered.map_err(|error| self.failed(error))
     }
 
     async fn answers(&self, asks: Vec<Ask>) -> Vec<Result<Decision, StoreError>> {
@@ -78,7 +78,12 @@ impl RedisStore {
                 outcomes.into_iter().map(|outcome| settled(line, outcome)).collect()
             }
         };
-        answered.into_iter().map(|answer| Ok(answer?)).collect()
+        answered.into_iter().map(|answer| answer.map_err(|error| self.failed(error))).collect()
+    }
+
+    fn failed(&self, error: AskError) -> StoreError {
+        self.0.health.failed(&error);
+        error.into()
     }
 
     /// Timers and tasks belong to the store's runtime, whatever polls the future.

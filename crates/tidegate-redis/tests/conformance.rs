@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use tidegate_core::{Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, Policy, Timestamp};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Policy, Timestamp};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer};
 use tidegate_testkit::walk::{self, Walk};
@@ -91,7 +91,8 @@ fn every_vector_in_batches() {
             let Act::Check(cost) = act else { return case.act(at_ns, key, act) };
             case.clock.set(Timestamp::from_nanos(at_ns));
             let key = format!("{}:{key}", case.number);
-            case.limiter.check_many(&[(&key, cost)]).wait().unwrap()[0]
+            // Beside another key: a call of one check is another script.
+            case.limiter.check_many(&[(&*key, cost), ("beside", Cost::ONE)]).wait().unwrap()[0]
         }
     });
 }
@@ -174,6 +175,15 @@ fn gcra() {
 #[test]
 fn several_limits() {
     walks(7, false, several);
+}
+
+/// So many that their names do not fit a Lua function.
+#[test]
+fn many_limits() {
+    walks(10, false, |random| {
+        let limit = |random: &mut Rng| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)]);
+        Policy::new((0..random.usize(9..30)).map(|_| limit(random)).collect::<Vec<_>>()).unwrap()
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod connect;
 pub use any_store::{AnyPlan, AnyStore};
 pub use connect::{Connect, ConnectError, StoreUrl};
 pub use tidegate_core::{
-    Algorithm, Anchor, BlockingError, Breaker, Check, CheckError, CheckMany, Clock, Cost, CostError, Counters,
+    Algorithm, Anchor, Answer, BlockingError, Breaker, Check, CheckError, CheckMany, Clock, Cost, CostError, Counters,
     Decision, Degraded, EmptyKey, FailurePolicy, Key, Latency, Limit, Limiter, LimiterBuilder, ManualClock,
     MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Outcome, Plan, Policy, PolicyError, Rate, Record,
     Refund, Reset, Store, StoreError, StoreHealth, Timestamp,

@@ -63,19 +63,6 @@ impl Contender {
         }
     }
 
-    pub(super) fn debug(&self) {
-        if let Self::Tidegate { limiter, .. } = self {
-            let h = limiter.counters().store.unwrap();
-            eprintln!(
-                "trips {} carried {} avg {:.1} {:?}",
-                h.trips,
-                h.carried,
-                h.carried as f64 / h.trips as f64,
-                h.latency
-            );
-        }
-    }
-
     /// One check.
     pub(super) async fn check(&mut self, key: &str) {
         match self {

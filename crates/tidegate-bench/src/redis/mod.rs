@@ -155,7 +155,6 @@ impl Bench<'_> {
             let is_met = |bar: f64| if by == By::Rate { ratio.median >= bar } else { ratio.median <= bar };
             let bar = bar.filter(|_| index + 1 == contenders.len());
             let verdict = bar.map_or(String::new(), |bar| format!("{bar}{}", if is_met(bar) { "" } else { " missed" }));
-            contender.debug();
             println!("| {name} | {} | {rate} | {p50:.0} | {p99:.0} | {ratio} | {verdict} |", contender.name());
         }
     }

@@ -179,7 +179,10 @@ impl Simulation {
             Act::Refund(cost) => self.limiter.refund(&*step.key, cost).wait()?,
         };
         match decision.degraded() {
-            Some(reason) => bail!("the store did not answer: {reason}"),
+            Some(_) => {
+                let health = self.limiter.counters().store;
+                bail!("{}", health.and_then(|health| health.last_error).unwrap_or_default())
+            }
             None => Ok(decision),
         }
     }

@@ -60,11 +60,15 @@ impl Guard {
         self.tally.snapshot(store.health())
     }
 
+    /// The answer to a request that the store need not be asked about.
+    pub(super) fn known(&self, key: Key<'_>, cost: Cost) -> Option<Decision> {
+        let denied = self.denied.find(key, cost)?;
+        self.tally.deny_cache_hit();
+        Some(denied)
+    }
+
+    /// The store's answer to a request that is not [known](Self::known).
     pub(super) async fn check<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>, cost: Cost) -> Decision {
-        if let Some(decision) = self.denied.find(key, cost) {
-            self.tally.deny_cache_hit();
-            return decision;
-        }
         let asked_at = self.denied.now();
         let answer = store.check(plan, key, cost).await;
         self.take(key, cost, asked_at, answer)
@@ -76,21 +80,14 @@ impl Guard {
         plan: &S::Plan,
         requests: &[(Key<'_>, Cost)],
     ) -> Vec<Decision> {
-        let known: Vec<Option<Decision>> = requests.iter().map(|(key, cost)| self.denied.find(*key, *cost)).collect();
+        let known: Vec<Option<Decision>> = requests.iter().map(|(key, cost)| self.known(*key, *cost)).collect();
         let open = |(request, known): (&(_, _), &Option<_>)| known.is_none().then_some(*request);
         let asked: Vec<(Key<'_>, Cost)> = requests.iter().zip(&known).filter_map(open).collect();
         let asked_at = self.denied.now();
         let answers = if asked.is_empty() { Vec::new() } else { store.check_many(plan, &asked).await };
         let mut answers =
             asked.iter().zip(answers).map(|((key, cost), answer)| self.take(*key, *cost, asked_at, answer));
-        let decided = known.into_iter().filter_map(|known| match known {
-            Some(decision) => {
-                self.tally.deny_cache_hit();
-                Some(decision)
-            }
-            None => answers.next(),
-        });
-        decided.collect()
+        known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect()
     }
 
     /// Counts what the store answered, and remembers it; answers in its place if it could not.

@@ -13,7 +13,7 @@ pub use counters::Counters;
 use counters::Tally;
 pub use failure::FailurePolicy;
 use guard::{Guard, Settings};
-pub use request::{Check, CheckMany, Refund, Reset};
+pub use request::{Answer, Check, CheckMany, Refund, Reset};
 
 use crate::clock::Clock;
 use crate::cost::{Cost, CostError};

@@ -2,6 +2,7 @@
 
 use std::future::IntoFuture;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use super::{CheckError, Limiter};
 use crate::cost::{Cost, CostError};
@@ -11,7 +12,38 @@ use crate::memory::MemoryStore;
 use crate::store::Store;
 
 /// What `.await` waits for.
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>;
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Answer<'a, T>(Progress<'a, T>);
+
+enum Progress<'a, T> {
+    /// Known without asking.
+    Known(Option<Result<T, CheckError>>),
+    Asked(Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>),
+}
+
+impl<'a, T> Answer<'a, T> {
+    fn asked(answer: impl Future<Output = Result<T, CheckError>> + Send + 'a) -> Self {
+        Self(Progress::Asked(Box::pin(answer)))
+    }
+}
+
+impl<T: Unpin> Future for Answer<'_, T> {
+    type Output = Result<T, CheckError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            // Asked for again after it was given, as no one should: there will be nothing.
+            Progress::Known(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            Progress::Asked(answer) => answer.as_mut().poll(context),
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Answer<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}
 
 /// One request. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
 #[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
@@ -30,6 +62,12 @@ impl<'a, S: Store> Check<'a, S> {
         self
     }
 
+    /// The answer, if the store need not be asked.
+    fn known(&self) -> Option<Decision> {
+        let (Ok(key), Ok(cost)) = (Key::new(self.key), self.cost) else { return None };
+        self.limiter.shared.guard.as_ref()?.known(key, cost)
+    }
+
     async fn answer(self) -> Result<Decision, CheckError> {
         Ok(self.limiter.shared.check(Key::new(self.key)?, self.cost?).await?)
     }
@@ -39,7 +77,10 @@ impl<'a, S: Store> Check<'a, S> {
     /// # Errors
     /// If the key is empty, the cost is not one, or this thread runs async tasks. Then nothing is taken.
     pub fn wait(self) -> Result<Decision, CheckError> {
-        self.limiter.store().block_on(self.answer())?
+        match self.known() {
+            Some(decision) => Ok(decision),
+            None => self.limiter.store().block_on(self.answer())?,
+        }
     }
 }
 
@@ -60,7 +101,10 @@ impl<'a, S: Store> IntoFuture for Check<'a, S> {
     type IntoFuture = Answer<'a, Decision>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.answer())
+        match self.known() {
+            Some(decision) => Answer(Progress::Known(Some(Ok(decision)))),
+            None => Answer::asked(self.answer()),
+        }
     }
 }
 
@@ -139,7 +183,7 @@ where
     type IntoFuture = Answer<'a, Vec<Decision>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.answer())
+        Answer::asked(self.answer())
     }
 }
 
@@ -182,7 +226,7 @@ impl<'a, S: Store> IntoFuture for Refund<'a, S> {
     type IntoFuture = Answer<'a, Decision>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.answer())
+        Answer::asked(self.answer())
     }
 }
 
@@ -225,6 +269,6 @@ impl<'a, S: Store> IntoFuture for Reset<'a, S> {
     type IntoFuture = Answer<'a, ()>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.answer())
+        Answer::asked(self.answer())
     }
 }
