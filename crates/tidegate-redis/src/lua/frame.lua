@@ -71,8 +71,8 @@ local last, amount
 last, amount, COSTS last = unpack_numbers('RUN', ARGV[2])
 local first_key, key = 1, KEYS[1]
 local is_readable, is_changed, fresh_at = true, false, 0
-local was_there = value
 if value and value.err then is_readable, value = false, false end
+local was_there = value
 --@ include texts
 --@ each read
 

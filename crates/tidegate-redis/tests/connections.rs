@@ -1,0 +1,225 @@
+//! Every way there is to a server, and what travels on it.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{FIVE, admitted, closed, wait_until_answered};
+use tidegate_core::{BlockingError, CheckError, Cost, Key, Limiter, ManualClock, Store};
+use tidegate_redis::{ConnectError, RedisStore};
+use tidegate_testkit::redis::{Fault, Proxy, RedisServer, TlsFiles};
+
+#[test]
+fn tls_with_certificates_of_both_sides() {
+    let files = TlsFiles::make();
+    let (_server, port) = files.start_server();
+    let (ca, certificate, key) = (files.path("ca.crt"), files.path("redis.crt"), files.path("redis.key"));
+    let patience = "connect_timeout=10s&timeout=5s";
+    let url = format!("rediss://127.0.0.1:{port}/?ca={ca}&cert={certificate}&key={key}&{patience}");
+    assert_eq!(admitted(&closed(&url, FIVE), "k", 7), 5);
+    // A server that nobody vouches for, and a client without a certificate.
+    let unknown = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?{patience}"));
+    assert!(matches!(unknown, Err(ConnectError::Redis(_))), "{unknown:?}");
+    let without = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca={ca}&{patience}"));
+    assert!(matches!(without, Err(ConnectError::Redis(_))), "{without:?}");
+    let missing = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca=/no/such/file"));
+    assert!(matches!(missing, Err(ConnectError::Io(_))), "{missing:?}");
+}
+
+#[test]
+fn a_unix_socket_and_a_database() {
+    let socket = std::env::temp_dir().join(format!("tidegate-{}.sock", std::process::id()));
+    let server = RedisServer::start_with(&["--unixsocket", socket.to_str().unwrap()]);
+    assert_eq!(admitted(&closed(&format!("unix://{}", socket.display()), FIVE), "k", 7), 5);
+    assert_eq!(admitted(&closed(&server.url(), FIVE), "k", 7), 0);
+    assert_eq!(admitted(&closed(&format!("{}3", server.url()), FIVE), "k", 7), 5);
+}
+
+/// What docs/redis.md says that a user must be allowed.
+const ACL: &str = "on >secret ~tg:* resetchannels -@all +evalsha +script|load +time +get +mget +set +del +unlink +lrange \
+                   +lindex +llen +ltrim +lset +rpush +pexpire +pexpireat +ping";
+
+#[test]
+fn a_user_with_no_rights_but_those_that_are_needed() {
+    let server = RedisServer::start();
+    let words: Vec<&str> = ["ACL", "SETUSER", "limiter"].into_iter().chain(ACL.split_whitespace()).collect();
+    server.command(&words);
+    let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
+    for policy in [FIVE, "sliding_window_log 5/365 days; fixed_window 5/day; sliding_window_counter 5/day"] {
+        let limiter = closed(&url, policy);
+        assert_eq!(admitted(&limiter, "k", 7), 5, "{:?}", limiter.counters());
+        assert_eq!(limiter.refund("k", 2).wait().unwrap().remaining(), 2);
+        limiter.check_many(&[("k", 1), ("other", 1)]).wait().unwrap();
+        limiter.reset("k").wait().unwrap();
+        assert_eq!(limiter.counters().degraded_total(), 0, "{:?}", limiter.counters());
+    }
+    let wrong = RedisStore::connect_blocking(&format!("redis://limiter:wrong@127.0.0.1:{}/", server.port()));
+    let message = wrong.unwrap_err().to_string();
+    assert!(!message.contains("wrong@"), "{message}");
+}
+
+#[test]
+fn a_prefix_of_ones_own() {
+    let server = RedisServer::start();
+    let limiter = closed(&format!("{}?prefix=app:limits:", server.url()), FIVE);
+    limiter.check("k").wait().unwrap();
+    limiter.check(&[0xff, 0, b'{']).wait().unwrap();
+    limiter.check(&vec![b'x'; 1 << 20]).wait().unwrap();
+    let mut names: Vec<Vec<u8>> = server.keys().into_iter().map(|(name, _)| name).collect();
+    names.sort();
+    assert_eq!(names.len(), 3);
+    assert!(names.iter().all(|name| name.starts_with(b"app:limits:gc/365d:") && name.len() < 100), "{names:?}");
+}
+
+#[test]
+fn nobody_there_or_a_url_that_is_none() {
+    let port = tidegate_testkit::redis::free_port();
+    assert!(matches!(RedisStore::connect_blocking(&format!("redis://127.0.0.1:{port}")), Err(ConnectError::Redis(_))));
+    assert!(matches!(RedisStore::connect_blocking("redis://h?x=1"), Err(ConnectError::Url(_))));
+    // Not from a thread without a runtime.
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut connecting = std::pin::pin!(RedisStore::connect("redis://127.0.0.1"));
+    let polled = connecting.as_mut().poll(&mut context);
+    assert!(matches!(polled, std::task::Poll::Ready(Err(ConnectError::NoRuntime))));
+}
+
+#[test]
+fn a_program_may_start_before_its_redis() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let store = RedisStore::builder(&server.url()).lazily().connect_blocking().unwrap();
+    let limiter = Limiter::builder(store, FIVE.parse().unwrap()).build();
+    assert!(limiter.check("k").wait().unwrap().degraded().is_some());
+    server.restart();
+    wait_until_answered(&limiter);
+}
+
+#[test]
+fn waiting_on_a_thread_that_must_not_is_an_error() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap(), FIVE.parse().unwrap());
+        assert!(matches!(limiter.check("k").wait(), Err(CheckError::Blocking(BlockingError { .. }))));
+        assert!(limiter.check("k").await.unwrap().is_allowed());
+    });
+}
+
+/// Futures may be polled by any executor: the store brings its own runtime along.
+#[test]
+fn any_executor_will_do() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let store = runtime.block_on(RedisStore::connect(&server.url())).unwrap();
+    let limiter = Limiter::new(store, FIVE.parse().unwrap());
+    assert!(limiter.check("k").wait().unwrap().is_allowed());
+}
+
+#[test]
+fn a_batch_is_one_trip_and_decided_in_order() {
+    let server = RedisServer::start();
+    let limiter = closed(&format!("{}?timeout=5s", server.url()), "gcra 3/365 days");
+    limiter.check("loads the script").wait().unwrap();
+    limiter.check_many(&[("loads", 1), ("the other", 1)]).wait().unwrap();
+    let trips = || limiter.counters().store.unwrap().trips;
+    let before = trips();
+    let requests: Vec<(String, Cost)> = (0..2_000).map(|n| (format!("{}", n % 500), Cost::ONE)).collect();
+    let decisions = limiter.check_many(&requests).wait().unwrap();
+    assert_eq!(trips(), before + 1);
+    let allowed: Vec<bool> = decisions.iter().map(|decision| decision.is_allowed()).collect();
+    assert_eq!(allowed, (0..2_000).map(|n| n < 1_500).collect::<Vec<_>>());
+    assert_eq!(decisions[1_499].remaining(), 0);
+}
+
+/// Checks that come while others are on their way go together; each gets its own answer.
+#[test]
+fn checks_that_wait_travel_together() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let limiter = closed(&format!("{}?timeout=20s", proxy.url()), "gcra 1000/365 days");
+    let others = limiter.with_policy("fixed_window 7/365 days; sliding_window_log 7/365 days".parse().unwrap());
+    for limiter in [&limiter, &others] {
+        limiter.check("loads the script").wait().unwrap();
+    }
+    proxy.set(Fault::Delay(Duration::from_millis(20)));
+    let before = limiter.counters().store.unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..64 {
+            let (limiter, others) = (&limiter, &others);
+            scope.spawn(move || {
+                let key = format!("k{}", number % 10);
+                if number % 4 == 0 {
+                    assert_eq!(others.check(&key).wait().unwrap().limit(), 7);
+                } else {
+                    assert_eq!(limiter.check(&key).cost(number).wait().unwrap().limit(), 1_000);
+                }
+            });
+        }
+    });
+    let after = limiter.counters().store.unwrap();
+    assert_eq!(after.carried - before.carried, 64);
+    assert!(after.trips - before.trips < 32, "{} trips for 64 checks", after.trips - before.trips);
+    let used: u64 = (0..10).map(|n| 1_000 - common::left(&limiter, &format!("k{n}"))).sum();
+    assert_eq!(used, (0..64).filter(|number| number % 4 != 0).sum::<u64>());
+}
+
+#[test]
+fn denials_are_remembered_until_they_no_longer_hold() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
+    let limiter = Limiter::builder(store, "fixed_window 2/365 days".parse().unwrap()).clock(clock.clone()).build();
+    let hits = || limiter.counters().deny_cache_hits;
+    let check = || limiter.check("k").wait().unwrap();
+    assert_eq!((check().is_allowed(), check().is_allowed(), check().is_allowed()), (true, true, false));
+    let (first, second) = (check(), check());
+    assert_eq!((first.is_denied(), second.is_denied(), hits()), (true, true, 2));
+    clock.advance(Duration::from_millis(400));
+    // It knows how much of the wait is over.
+    let later = check();
+    assert_eq!(first.retry_after().unwrap() - later.retry_after().unwrap(), Duration::from_millis(400));
+    assert_eq!(hits(), 3);
+    // Another cost may fit, or have to wait for longer.
+    limiter.check("k").cost(2).wait().unwrap();
+    limiter.check("k").cost(0).wait().unwrap();
+    assert_eq!(hits(), 3);
+    // For a second, and then it is asked again.
+    check();
+    clock.advance(Duration::from_millis(1_001));
+    let before = hits();
+    check();
+    assert_eq!(hits(), before);
+    // A refund, a reset and another policy are asked about at once.
+    limiter.refund("k", 1).wait().unwrap();
+    assert!(check().is_allowed());
+    assert!(check().is_denied());
+    limiter.reset("k").wait().unwrap();
+    assert!(check().is_allowed());
+    assert!(check().is_allowed());
+    assert!(check().is_denied());
+    assert!(limiter.with_policy("fixed_window 3/365 days".parse().unwrap()).check("k").wait().unwrap().is_allowed());
+    let batch = limiter.check_many(&[("k", 1), ("new", 1)]).wait().unwrap();
+    assert_eq!((batch[0].is_allowed(), batch[1].is_allowed()), (false, true));
+}
+
+/// A future that is dropped on its way harms nobody who waits behind it.
+#[test]
+fn who_goes_away_holds_nobody_up() {
+    let server = RedisServer::start();
+    let store = Arc::new(RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap());
+    let plan = store.plan(&"gcra 1000000/365 days".parse().unwrap());
+    let key = Key::new(b"k").unwrap();
+    for _ in 0..200 {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut futures: Vec<_> = (0..10).map(|_| Box::pin(store.check(&plan, key, Cost::ONE))).collect();
+        for future in &mut futures {
+            let _ = future.as_mut().poll(&mut context);
+        }
+        drop(futures);
+    }
+    let limiter = Limiter::new((*store).clone(), "gcra 1000000/365 days".parse().unwrap());
+    assert_eq!(limiter.check("k").wait().unwrap().degraded(), None);
+    assert_eq!(limiter.counters().store.unwrap().waiting, 0);
+}
