@@ -1,0 +1,140 @@
+//! Sentinel and Cluster: failovers are followed, slots move under load.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::{PATIENCE, admitted, closed, left, wait_until_answered};
+use tidegate_core::{CheckError, Limiter};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::redis::{RedisCluster, RedisSentinels, wait_for};
+
+#[test]
+fn sentinels_lead_to_the_new_primary() {
+    let mut sentinels = RedisSentinels::start();
+    let limiter = closed(&sentinels.url(), "gcra 1000/365 days");
+    assert_eq!(admitted(&limiter, "k", 100), 100);
+    let replicated = || matches!(left_on(&limiter), Some(900));
+    assert!(wait_for(PATIENCE, replicated));
+    let before = limiter.counters();
+    assert_eq!(before.degraded_total(), 0);
+    // Under load: the link to the replica is healthy, so what was told is there.
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                limiter.check("load").wait().unwrap();
+            }
+        });
+        sentinels.primary().kill();
+        assert!(wait_for(PATIENCE, || limiter.check("k").cost(0).wait().unwrap().degraded().is_some()));
+        wait_until_answered(&limiter);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(left(&limiter, "k"), 900);
+    assert_eq!(admitted(&limiter, "k", 1_000), 900);
+}
+
+fn left_on(limiter: &Limiter<RedisStore>) -> Option<u64> {
+    let decision = limiter.check("k").cost(0).wait().unwrap();
+    decision.degraded().is_none().then(|| decision.remaining())
+}
+
+#[test]
+fn a_planned_failover_is_followed() {
+    let sentinels = RedisSentinels::start();
+    let limiter = closed(&sentinels.url(), "gcra 5/365 days");
+    assert_eq!(admitted(&limiter, "k", 3), 3);
+    let is_primary = || {
+        let role = sentinels.replica().command(&["ROLE"]);
+        format!("{role:?}").contains("master")
+    };
+    sentinels.fail_over();
+    assert!(wait_for(PATIENCE, is_primary), "the replica was not promoted");
+    // Admissions, which write, not denials, which a replica can answer too.
+    let admits = || limiter.check("another").wait().unwrap().is_allowed();
+    assert!(wait_for(PATIENCE, admits), "{:?}", limiter.counters());
+    assert_eq!(admitted(&limiter, "k", 10), 2);
+}
+
+const KEYS: usize = 40;
+const LIMIT: usize = 50;
+
+fn key(number: usize) -> String {
+    format!("user:{number}")
+}
+
+fn slot(key: &str) -> u16 {
+    crc16::State::<crc16::XMODEM>::calculate(key.as_bytes()) % 16_384
+}
+
+#[test]
+fn slots_move_under_load_and_nobody_notices() {
+    let cluster = RedisCluster::start();
+    // In a second every check has been through every redirect that it meets.
+    let limiter = closed(&format!("{}?timeout=5s", cluster.url()), "gcra 50/365 days; sliding_window_log 60/365 days");
+    let (is_over, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let admitted: Vec<AtomicUsize> = (0..KEYS).map(|_| AtomicUsize::new(0)).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (limiter, is_over, requests, admitted) = (&limiter, &is_over, &requests, &admitted);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(thread);
+                while !is_over.load(Ordering::Relaxed) {
+                    let number = random.usize(..KEYS);
+                    let decision = limiter.check(&key(number)).wait().unwrap();
+                    assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
+                    admitted[number].fetch_add(usize::from(decision.is_allowed()), Ordering::Relaxed);
+                    requests.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        // Each key's slot goes once around, while it is being asked for.
+        for round in 0..3 {
+            for number in 0..KEYS {
+                let slot = slot(&key(number));
+                let from = cluster.owner(slot);
+                cluster.move_slot(slot, from, (from + 1 + round % 2) % 3);
+            }
+        }
+        let enough = requests.load(Ordering::Relaxed) + KEYS * LIMIT * 4;
+        assert!(wait_for(PATIENCE, || requests.load(Ordering::Relaxed) > enough));
+        is_over.store(true, Ordering::Relaxed);
+    });
+    for (number, admitted) in admitted.iter().enumerate() {
+        assert_eq!(admitted.load(Ordering::Relaxed), LIMIT, "{}", key(number));
+    }
+    // A batch finds every owner as well.
+    let requests: Vec<(String, u64)> = (0..KEYS).map(|number| (key(number), 0)).collect();
+    let decisions = limiter.check_many(&requests).wait().unwrap();
+    assert!(decisions.iter().all(|decision| decision.remaining() == 0 && decision.degraded().is_none()));
+}
+
+#[test]
+fn a_primary_of_a_cluster_is_killed_and_its_replica_takes_over() {
+    let mut cluster = RedisCluster::start();
+    let limiter = closed(&cluster.url(), "gcra 50/365 days");
+    for number in 0..KEYS {
+        assert_eq!(admitted(&limiter, &key(number), 10), 10);
+    }
+    let victim = cluster.owner(slot(&key(0)));
+    cluster.nodes()[victim].kill();
+    assert!(limiter.check(&key(0)).wait().unwrap().degraded().is_some());
+    let all_answer =
+        || (0..KEYS).all(|number| limiter.check(&key(number)).cost(0).wait().unwrap().degraded().is_none());
+    assert!(wait_for(PATIENCE, all_answer), "{:?}", limiter.counters());
+    // What was told had reached the replica: it was idle.
+    for number in 0..KEYS {
+        assert_eq!(admitted(&limiter, &key(number), 50), 40, "{}", key(number));
+    }
+}
+
+#[test]
+fn a_node_of_a_cluster_that_is_taken_for_a_server_says_so() {
+    let mut cluster = RedisCluster::start();
+    let limiter = closed(&cluster.nodes()[0].url(), "gcra 50/365 days");
+    let refused = || (0..20).find_map(|number| limiter.reset(&key(number)).wait().err());
+    let Some(CheckError::Store(error)) = refused() else { panic!("one node has all slots") };
+    assert!(error.to_string().contains("redis+cluster://"), "{error}");
+}

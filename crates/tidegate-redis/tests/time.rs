@@ -1,0 +1,94 @@
+//! The server's clock, and what is left when time has passed.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{PATIENCE, admitted, closed};
+use tidegate_testkit::redis::{RedisServer, ShiftedClock, wait_for};
+
+const HOUR_US: i64 = 3_600_000_000;
+
+/// Every algorithm, with the time after which it has forgotten everything.
+const POLICIES: [(&str, Duration); 7] = [
+    ("fixed_window 5/minute", Duration::from_secs(60)),
+    ("fixed_window 5/minute anchor=first_hit", Duration::from_secs(60)),
+    ("sliding_window_log 5/minute", Duration::from_secs(60)),
+    ("sliding_window_counter 5/minute", Duration::from_secs(120)),
+    ("token_bucket 5/minute", Duration::from_secs(60)),
+    ("leaky_bucket 5/minute", Duration::from_secs(60)),
+    ("gcra 5/minute", Duration::from_secs(60)),
+];
+
+#[test]
+fn a_clock_that_steps_back_locks_nobody_out() {
+    let clock = ShiftedClock::make();
+    let server = RedisServer::start_with_clock(&clock);
+    for (policy, refill) in POLICIES {
+        let limiter = closed(&server.url(), policy);
+        for (step, shift) in [0, -HOUR_US, -25 * HOUR_US, -26 * HOUR_US].into_iter().enumerate() {
+            clock.shift_micros(shift);
+            // Used up before the step, or refilled by nothing but it.
+            admitted(&limiter, "k", 6);
+            let decision = limiter.check("k").wait().unwrap();
+            assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
+            assert!(decision.is_denied(), "{policy}, step {step}: a step back gives nothing away");
+            assert!(decision.retry_after().unwrap() <= refill, "{policy}, step {step}: {decision:?}");
+            assert!(decision.reset_after() <= refill, "{policy}, step {step}: {decision:?}");
+        }
+        // And forward again: at most one capacity more.
+        clock.shift_micros(0);
+        assert!(admitted(&limiter, "k", 20) <= 5, "{policy}");
+        clock.shift_micros(HOUR_US);
+        assert_eq!(admitted(&limiter, "k", 20), 5, "{policy}");
+        clock.shift_micros(0);
+    }
+}
+
+/// Nothing is ever stored without an expiry, and nothing is left when all has expired.
+#[test]
+fn idle_keys_cost_nothing() {
+    let server = RedisServer::start();
+    let policies = [
+        "fixed_window 5/100 ms",
+        "fixed_window 5/150 ms anchor=first_hit",
+        "sliding_window_log 5/100 ms",
+        "sliding_window_counter 5/100 ms",
+        "gcra 5/100 ms",
+        "token_bucket 7/100 ms burst=3",
+        "gcra 5/50 ms; sliding_window_log 9/80 ms; fixed_window 5/60 ms",
+    ];
+    for policy in policies {
+        let limiter = closed(&server.url(), policy);
+        for number in 0..300 {
+            let key = format!("{}", number % 50);
+            limiter.check(&key).cost(f64::from(number % 4) / 2.0).wait().unwrap();
+            if number % 7 == 0 {
+                limiter.refund(&key, 0.5).wait().unwrap();
+            }
+            if number % 50 == 0 {
+                assert!(server.keys().iter().all(|(_, ttl)| *ttl >= 0), "{policy}: {:?}", server.keys());
+            }
+        }
+        assert_eq!(limiter.counters().degraded_total(), 0);
+    }
+    assert!(wait_for(PATIENCE, || server.keys().is_empty()), "{:?}", server.keys());
+}
+
+/// On the server's own time: what retry_after says, holds.
+#[test]
+fn retry_after_holds_on_real_time() {
+    let server = RedisServer::start();
+    let limiter = closed(&server.url(), "gcra 100/second burst=1");
+    for _ in 0..20 {
+        let decision = limiter.check("k").wait().unwrap();
+        if let Some(retry_after) = decision.retry_after() {
+            assert!(retry_after <= Duration::from_millis(10), "{decision:?}");
+            // Not before: nothing else comes, so only time lets it pass.
+            std::thread::park_timeout(retry_after);
+            let again = || limiter.check("k").wait().unwrap().is_allowed();
+            assert!(wait_for(PATIENCE, again));
+        }
+    }
+}
