@@ -22,9 +22,9 @@ enum Task {
     Test,
     /// Check the format, the lints and the documentation
     Lint,
-    /// Measure against peers in the same run: `cargo xtask bench memory`
+    /// Measure against peers in the same run: `cargo xtask bench memory`, `bench redis`, `bench failures`
     Bench {
-        /// What to measure, and its options: `memory`, `memory --help`
+        /// What to measure, and its options: `memory`, `redis`, `failures`, `memory --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         arguments: Vec<String>,
     },
@@ -63,6 +63,7 @@ fn lint() -> anyhow::Result<()> {
 }
 
 fn bench(arguments: &[String]) -> anyhow::Result<()> {
+    tools::ensure()?;
     let mut command = vec!["run", "--quiet", "--profile", "bench", "--locked", "--package", "tidegate-bench", "--"];
     command.extend(arguments.iter().map(String::as_str));
     cargo(&command, &[])

@@ -11,11 +11,12 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 6] = [
     Tool { program: "bash", purpose: "pipes and bounds on memory", package: "bash" },
     Tool { program: "script", purpose: "a real terminal", package: "bsdutils" },
     Tool { program: "redis-server", purpose: "real servers and clusters", package: "redis-server" },
     Tool { program: "redis-sentinel", purpose: "real failovers", package: "redis-sentinel" },
+    Tool { program: "taskset", purpose: "a core for each side of a measurement", package: "util-linux" },
     Tool { program: "openssl", purpose: "certificates for TLS", package: "openssl" },
 ];
 

@@ -2,6 +2,7 @@
 // A measurement reads the clock itself, and stops where something is amiss.
 #![allow(clippy::disallowed_methods, clippy::expect_used)]
 
+mod failures;
 mod memory;
 mod redis;
 mod spread;
@@ -12,6 +13,8 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask bench")]
 enum Bench {
+    /// How long callers wait when Redis fails, and how soon it is asked again.
+    Failures(failures::Options),
     /// The memory store against governor: rows A1 to A8.
     Memory(memory::Options),
     /// The Redis store against raw commands and other limiters: rows C1 to D4.
@@ -20,6 +23,7 @@ enum Bench {
 
 fn main() -> anyhow::Result<()> {
     match Bench::parse() {
+        Bench::Failures(options) => failures::run(&options),
         Bench::Memory(options) => memory::run(&options),
         Bench::Redis(options) => redis::run(&options),
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
+use tidegate_testkit::redis::RedisServer;
 use tidegate_testkit::vectors;
 
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -47,6 +48,17 @@ fn complaint(output: &Output) -> String {
 /// Every vector as a trace: what comes out is the vector, in every field.
 #[test]
 fn all_vectors() {
+    all_vectors_on("memory://");
+}
+
+#[test]
+fn all_vectors_on_redis() {
+    let server = RedisServer::start();
+    all_vectors_on(&server.url());
+    assert!(server.keys().is_empty(), "a simulation leaves nothing behind");
+}
+
+fn all_vectors_on(store: &str) {
     let files = std::fs::read_dir(vectors::folder()).unwrap().map(|entry| entry.unwrap().path());
     let mut cases = 0;
     for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "jsonl")) {
@@ -54,7 +66,8 @@ fn all_vectors() {
             let case: Value = serde_json::from_str(line).unwrap();
             let steps = case["steps"].as_array().unwrap();
             let trace: String = steps.iter().map(|step| format!("{}\n", input_of(step))).collect();
-            let output = simulate(&["--policy", case["policy"].as_str().unwrap(), "--trace", "-"], &trace);
+            let policy = case["policy"].as_str().unwrap();
+            let output = simulate(&["--policy", policy, "--trace", "-", "--store", store], &trace);
             let answers: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             assert_eq!(answers.len(), steps.len());
             for (answer, step) in answers.iter().zip(steps) {
@@ -118,7 +131,7 @@ fn bad_arguments_say_what_was_expected() {
     assert!(said.contains("  100/fortnight\n      ^^^^^^^^^"), "{said}");
     assert!(complaint(&simulate(&["-p", "1/s", "-t", "/nowhere/trace"], "")).contains("/nowhere/trace"));
     assert!(complaint(&simulate(&["-p", "1/s", "-t", "/"], "")).contains("folder"));
-    assert!(complaint(&simulate(&["-p", "1/s", "-t", "-", "--store", "redis://x"], "")).contains("memory://"));
+    assert!(complaint(&simulate(&["-p", "1/s", "-t", "-", "--store", "mem://x"], "")).contains("memory://"));
     assert!(
         complaint(&simulate(&["-p", "1/s", "-t", "-", "--store", "memory://?max_keys=0"], "")).contains("at least 1")
     );

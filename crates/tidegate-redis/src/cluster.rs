@@ -27,6 +27,9 @@ const SLOTS: usize = 16_384;
 /// At most so often the nodes are asked who has which slot.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
+/// So many redirects are followed at once; nodes that send to and fro do not agree yet.
+const MAX_REDIRECTS: usize = 4;
+
 /// How long to wait before asking again a node that said to.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
@@ -163,7 +166,11 @@ impl Shared {
         let slot = slot(&ask.name);
         let mut target = Target::Owner;
         let mut last: Arc<str> = "nobody has this slot".into();
+        let mut redirects = 0;
         while Instant::now() < deadline {
+            if redirects > MAX_REDIRECTS {
+                self.wait_for_owners().await;
+            }
             let (line, is_asking) = match &target {
                 Target::Owner => (self.owner(slot), false),
                 Target::Heir(address) => (Some(self.line(address)), true),
@@ -177,8 +184,15 @@ impl Shared {
             match outcome {
                 Some(Ok(decision)) => return Ok(decision),
                 Some(Err(Trouble::Failed(error))) => return Err(self.failed(error)),
-                Some(Err(Trouble::Not(NotExecuted::Moved(address)))) => self.moved(slot, &address),
-                Some(Err(Trouble::Not(NotExecuted::Ask(address)))) => target = Target::Heir(address),
+                Some(Err(Trouble::Not(NotExecuted::Moved(address)))) => {
+                    last = "the nodes do not agree who has this slot".into();
+                    self.moved(slot, &address);
+                    redirects += 1;
+                }
+                Some(Err(Trouble::Not(NotExecuted::Ask(address)))) => {
+                    target = Target::Heir(address);
+                    redirects += 1;
+                }
                 Some(Err(Trouble::Not(NotExecuted::ReadOnly))) => {
                     last = "the owner of the slot has become a replica".into();
                     self.wait_for_owners().await;

@@ -113,7 +113,7 @@ fn slots_move_under_load_and_nobody_notices() {
 
 #[test]
 fn a_primary_of_a_cluster_is_killed_and_its_replica_takes_over() {
-    let mut cluster = RedisCluster::start();
+    let mut cluster = RedisCluster::start_with_failover();
     let limiter = closed(&cluster.url(), "gcra 50/365 days");
     for number in 0..KEYS {
         assert_eq!(admitted(&limiter, &key(number), 10), 10);
