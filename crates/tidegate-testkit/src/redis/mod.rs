@@ -84,6 +84,12 @@ impl RedisServer {
         command(self.port, words)
     }
 
+    /// Sends a command to a server that may be just about to go away, or to close its connections.
+    #[must_use]
+    pub fn try_command(&self, words: &[&str]) -> Option<Value> {
+        try_command(&mut connect(self.port).ok()?, words).ok()
+    }
+
     /// kill -9.
     pub fn kill(&mut self) {
         self.process.signal("KILL");
