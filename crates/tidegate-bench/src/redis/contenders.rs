@@ -6,7 +6,7 @@ use tidegate::{AnyStore, Connect, Key, Limiter, Policy, RedisStore, Store};
 
 /// Nine of ten keys have used theirs up for a long time to come; the tenth has plenty.
 pub(super) const MOSTLY_DENIED: &str = "fixed_window 1_000_000/30 days";
-pub(super) const DENIED_KEYS: usize = 10_000;
+const DENIED_KEYS: usize = super::KEYS;
 
 /// One way to ask.
 #[derive(Clone)]
