@@ -84,9 +84,10 @@ impl StoreError {
     }
 }
 
-/// A thread of an async runtime was to wait: all that shares it would stand still.
+/// A thread was to wait for a store that is run by the async runtime of this very thread, or by one that runs only while
+/// somebody blocks on it: it would wait for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this thread runs async tasks and must not wait: use `.await` instead of `.wait()`")]
+#[error("`.wait()` would wait for ever here: use `.await`, or connect with `connect_blocking`")]
 #[non_exhaustive]
 pub struct BlockingError;
 

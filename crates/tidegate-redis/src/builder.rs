@@ -90,7 +90,8 @@ impl RedisStoreBuilder {
     }
 
     /// Gives the script the time of a clock in place of the server's, and keeps what it writes for `keep`: for
-    /// simulations and tests. Whoever shares the records must share the clock.
+    /// simulations and tests. Whoever shares the records must share the clock; a limiter on it needs `deny_cache(0)`, as
+    /// denials are remembered by this process' own time.
     pub fn given_time(self, clock: ManualClock, keep: Duration) -> Self {
         let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 52);
         self.set(|url| url.settings.given = Some(GivenTime { clock, keep_ms }))
@@ -126,7 +127,7 @@ impl RedisStoreBuilder {
     }
 
     fn prepared(self, runtime: Handle, own: Option<OwnRuntime>) -> Result<Prepared, ConnectError> {
-        let url = self.url?;
+        let url = self.url?.checked()?;
         let settings = url.settings.clone();
         let dialer = Dialer::new(url)?;
         let health = Arc::new(Health::default());

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::{RedisResult, Value};
 use tidegate_core::{Breaker, Decision};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::command::Ask;
 use crate::dial::{Destination, Dialer};
@@ -20,7 +20,7 @@ use crate::error::AskError;
 use crate::health::Health;
 use crate::key::slot;
 use crate::line::{Line, NotExecuted, Outcome, Parcel, Trouble};
-use crate::url::Address;
+use crate::url::{Address, known_host};
 
 const SLOTS: usize = 16_384;
 
@@ -29,6 +29,9 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// So many redirects are followed at once; nodes that send to and fro do not agree yet.
 const MAX_REDIRECTS: usize = 4;
+
+/// A node that says that it cannot now is asked so often again.
+const MAX_REFUSALS: usize = 2;
 
 /// How long to wait before asking again a node that said to.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
@@ -52,6 +55,8 @@ struct Shared {
 struct Refresh {
     is_running: bool,
     last: Option<Instant>,
+    /// What went wrong the last time.
+    error: Option<Arc<str>>,
 }
 
 /// Where an ask goes.
@@ -165,18 +170,19 @@ impl Shared {
     async fn follow(self: &Arc<Self>, ask: Ask, deadline: Instant) -> Result<Decision, AskError> {
         let slot = slot(&ask.name);
         let mut target = Target::Owner;
-        let mut last: Arc<str> = "nobody has this slot".into();
-        let mut redirects = 0;
-        while Instant::now() < deadline {
-            if redirects > MAX_REDIRECTS {
-                self.wait_for_owners().await;
-            }
+        let mut last: Arc<str> = "no node answered in time".into();
+        let (mut redirects, mut refusals) = (0, 0);
+        while Instant::now() < deadline && refusals <= MAX_REFUSALS {
             let (line, is_asking) = match &target {
                 Target::Owner => (self.owner(slot), false),
                 Target::Heir(address) => (Some(self.line(address)), true),
             };
             let Some(line) = line else {
-                self.wait_for_owners().await;
+                if let Some(why) = self.refresh_failed() {
+                    self.refresh();
+                    return Err(AskError::BreakerOpen(why));
+                }
+                self.wait_for_owners(deadline).await;
                 continue;
             };
             let outcome = line.send(Parcel { asks: vec![ask.clone()], is_asking }, deadline).await.pop();
@@ -193,23 +199,37 @@ impl Shared {
                     target = Target::Heir(address);
                     redirects += 1;
                 }
+                Some(Err(Trouble::Not(NotExecuted::TryAgain))) => {
+                    last = "the key's slot is on its way from one node to another".into();
+                    redirects = MAX_REDIRECTS;
+                }
                 Some(Err(Trouble::Not(NotExecuted::ReadOnly))) => {
                     last = "the owner of the slot has become a replica".into();
-                    self.wait_for_owners().await;
+                    refusals += 1;
                 }
                 Some(Err(Trouble::Not(NotExecuted::Later(why)))) => {
                     last = why;
-                    self.wait_for_owners().await;
+                    refusals += 1;
                 }
                 None => break,
+            }
+            if redirects >= MAX_REDIRECTS || refusals > 0 {
+                self.wait_for_owners(deadline).await;
             }
         }
         Err(AskError::Refused(last))
     }
 
-    async fn wait_for_owners(self: &Arc<Self>) {
+    async fn wait_for_owners(self: &Arc<Self>, deadline: Instant) {
         self.refresh();
-        sleep(AGAIN_AFTER).await;
+        sleep_until(deadline.min(Instant::now() + AGAIN_AFTER)).await;
+    }
+
+    /// Why nobody is known to have a slot, if that has been asked for.
+    fn refresh_failed(&self) -> Option<Arc<str>> {
+        let refresh = self.refresh.lock();
+        refresh.last?;
+        Some(refresh.error.clone().unwrap_or_else(|| "no node has this slot".into()))
     }
 
     /// A node that fails may have been replaced.
@@ -222,6 +242,9 @@ impl Shared {
 
     fn moved(self: &Arc<Self>, slot: u16, to: &Address) {
         let line = self.line(to);
+        if self.owner(slot).is_some_and(|owner| owner.is(&line)) {
+            return;
+        }
         self.owners.rcu(|owners| {
             let mut owners = (**owners).clone();
             if let Some(owner) = owners.get_mut(usize::from(slot)) {
@@ -242,15 +265,17 @@ impl Shared {
         let shared = Arc::clone(self);
         self.runtime.spawn(async move {
             // Who needs it will trigger it again.
-            let _ = shared.find_owners().await;
-            *shared.refresh.lock() = Refresh { is_running: false, last: Some(Instant::now()) };
+            let error = shared.find_owners().await.err().map(|error| error.to_string().into());
+            *shared.refresh.lock() = Refresh { is_running: false, last: Some(Instant::now()), error };
         });
     }
 
     /// Asks the nodes that answer, and then those of the URL, until one has told all.
     async fn find_owners(self: &Arc<Self>) -> RedisResult<()> {
-        let known: Vec<(Address, Line)> =
+        let mut known: Vec<(Address, Line)> =
             self.lines.lock().iter().map(|(at, line)| (at.clone(), line.clone())).collect();
+        // A node that is cut off from the others knows how things were: not always the same one is asked first.
+        fastrand::shuffle(&mut known);
         for (address, line) in known {
             if let Some(connection) = line.connection()
                 && let Ok(ranges) = self.ranges(connection, &address).await
@@ -261,7 +286,7 @@ impl Shared {
         }
         let mut last = None;
         for address in &self.seeds {
-            let dialled = self.dialer.dial(&Destination::Node(address.clone()), Box::new(|| {})).await;
+            let dialled = self.dialer.dial(&Destination::Node(address.clone()), Arc::new(|| {})).await;
             let ranges = match dialled {
                 Ok(connection) => self.ranges(connection, address).await,
                 Err(error) => Err(error),
@@ -322,10 +347,10 @@ impl Range {
         let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &parts[..] else { return None };
         let [host, Value::Int(port), ..] = &node[..] else { return None };
         let host = match host {
-            Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-            // Without a host it is the one that was asked.
-            _ => asked.host.clone(),
+            Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
+            _ => String::new(),
         };
+        let host = known_host(&host, &asked.host).to_owned();
         let owner = Address { host, port: u16::try_from(*port).ok()? };
         Some(Self { first: u16::try_from(*first).ok()?, last: u16::try_from(*last).ok()?, owner })
     }

@@ -67,7 +67,7 @@ fn script_call(script: &Script, plan: &RedisPlan, asks: &[&Ask], task: Task, giv
     for ask in asks {
         plan.add_names(&ask.name, &mut command);
     }
-    let (now, keep) = given.map_or((0, 0), |given| (given.clock.now().as_nanos() / 1_000, given.keep_ms));
+    let (now, keep) = given.map_or((0, 0), |given| ((given.clock.now().as_nanos() / 1_000).max(1), given.keep_ms));
     let mut runs = Vec::with_capacity(28);
     for (last, ask) in (1..).zip(asks) {
         // Checks of one cost in a row are a run.

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::url::{Address, Login, RedisUrl, Topology};
 
 /// Is told, once, that a connection is lost.
-pub(crate) type OnLoss = Box<dyn Fn() + Send + Sync>;
+pub(crate) type OnLoss = Arc<dyn Fn() + Send + Sync>;
 
 /// How connections are made to whatever a URL names.
 #[derive(Clone)]
@@ -101,39 +101,37 @@ impl Dialer {
         on_loss: OnLoss,
     ) -> RedisResult<MultiplexedConnection> {
         let mut last = failed("no sentinel");
-        let mut on_loss = Some(on_loss);
         for sentinel in sentinels {
-            let address = match self.primary_known_to(sentinel, master).await {
-                Ok(address) => address,
-                Err(error) => {
-                    last = error;
-                    continue;
-                }
+            let found = async {
+                let address = self.primary_known_to(sentinel, master).await?;
+                self.connect_to_primary(&address, Arc::clone(&on_loss)).await
             };
-            let Some(on_loss) = on_loss.take() else { break };
-            let mut connection = self.connect(self.tcp(&address), &self.url.login, on_loss).await?;
-            let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
-            if matches!(role.first(), Some(Value::BulkString(role)) if role == b"master") {
-                return Ok(connection);
+            // One that hangs, or leads to what hangs, must leave time to ask the others.
+            match timeout(self.url.settings.connect_timeout / 2, found).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = failed("a sentinel, or the primary that it knows, did not answer in time"),
             }
-            return Err(failed("what the sentinels take for the primary is a replica still"));
         }
         Err(last)
     }
 
+    /// A sentinel that is cut off may still take an old primary for the present one.
+    async fn connect_to_primary(&self, address: &Address, on_loss: OnLoss) -> RedisResult<MultiplexedConnection> {
+        let mut connection = self.connect(self.tcp(address), &self.url.login, on_loss).await?;
+        let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
+        match role.first() {
+            Some(Value::BulkString(role)) if role == b"master" => Ok(connection),
+            _ => Err(failed("what the sentinels take for the primary is a replica still")),
+        }
+    }
+
     async fn primary_known_to(&self, sentinel: &Address, master: &str) -> RedisResult<Address> {
-        // A sentinel that hangs must leave time to ask the others.
-        let share = self.url.settings.connect_timeout / 4;
-        let asked = async {
-            let mut connection = self.connect(self.tcp(sentinel), &self.url.sentinel_login, Box::new(|| {})).await?;
-            let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master).to_owned();
-            command.query_async::<Option<(String, u16)>>(&mut connection).await
-        };
-        match timeout(share, asked).await {
-            Ok(Ok(Some((host, port)))) => Ok(Address { host, port }),
-            Ok(Ok(None)) => Err(failed("the sentinels know no primary of this name")),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(failed("a sentinel did not answer in time")),
+        let mut connection = self.connect(self.tcp(sentinel), &self.url.sentinel_login, Arc::new(|| {})).await?;
+        let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master).to_owned();
+        match command.query_async::<Option<(String, u16)>>(&mut connection).await? {
+            Some((host, port)) => Ok(Address { host, port }),
+            None => Err(failed("the sentinels know no primary of this name")),
         }
     }
 

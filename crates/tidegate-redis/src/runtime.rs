@@ -20,6 +20,8 @@ impl OwnRuntime {
         let run = move || {
             // Both ways it is over: told to end, or nobody left to tell.
             let _ = runtime.block_on(ended);
+            // A name that is being looked up, on a thread of its own, is not waited for.
+            runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("tidegate-redis".to_owned()).spawn(run)?;
         Ok(Self { handle, end: Some(end), thread: Some(thread) })

@@ -76,8 +76,6 @@ struct Composer {
     text: String,
     /// How many numbers of the first argument have names.
     numbers: usize,
-    /// The names of a run's costs.
-    costs: Vec<String>,
 }
 
 impl Composer {
@@ -92,7 +90,7 @@ impl Composer {
             parts.push(Part { file: file(algorithm), is_log: is_log(algorithm), log_at });
             log_at += usize::from(is_log(algorithm));
         }
-        Self { load, parts, record_count, log_count, text: String::new(), numbers: 0, costs: Vec::new() }
+        Self { load, parts, record_count, log_count, text: String::new(), numbers: 0 }
     }
 
     fn compose(mut self, task: Task) -> String {
@@ -156,13 +154,6 @@ impl Composer {
 
     fn add_line(&mut self, line: &str, limit: Option<usize>) {
         let mut line = line;
-        // What is named a cost is what a run brings.
-        if let Some(names) = line.strip_prefix("local ")
-            && names.starts_with("cost")
-        {
-            let costs: Vec<String> = names.split(", ").map(|name| self.named(name, limit)).collect();
-            self.costs.extend(costs);
-        }
         // How many numbers are wanted.
         let names = line.split('=').next().unwrap_or_default().matches(',').count() + 1;
         // In a table nothing is declared.
@@ -207,8 +198,6 @@ impl Composer {
                 self.numbers += names;
                 format!("unpack_numbers('>{}', ARGV[1], {from})", "I8".repeat(names))
             }
-            "COSTS" => self.costs.iter().map(|name| format!("{name}, ")).collect(),
-            "RUN" => format!(">I4I8{}", "I8".repeat(self.costs.len())),
             "VERDICT" if self.load == Load::One => "verdict".to_owned(),
             "VERDICT" => "verdicts[check]".to_owned(),
             "KEYS_A_CHECK" => keys_a_check.to_string(),
@@ -256,7 +245,7 @@ mod tests {
         for policy in policies {
             for (task, load) in [(Task::Check, Load::One), (Task::Check, Load::Many), (Task::Refund, Load::Many)] {
                 let script = Script::new(&policy.parse().unwrap(), task, load).text.replace("'^%d+$'", "");
-                for left in ["$", "--", "NUMBERS", "COSTS", "RUN", "VERDICT", "KEYS_A_CHECK", "LOG"] {
+                for left in ["$", "--", "NUMBERS", "VERDICT", "KEYS_A_CHECK", "LOG"] {
                     assert!(!script.contains(left), "{left} is left in the script of {policy}:\n{script}");
                 }
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tidegate_core::{BlockingError, Cost, Decision, Key, Policy, Store, StoreError, StoreHealth, remote};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
@@ -18,6 +18,9 @@ use crate::runtime::OwnRuntime;
 use crate::settings::Settings;
 
 /// Records in Redis: the same decisions for every process that shares it. Clones share.
+///
+/// Its connections live in the tokio runtime that it was made in, and must not be used after that is gone; a store of
+/// [`connect_blocking`](Self::connect_blocking) brings its own along.
 ///
 /// ```no_run
 /// use tidegate_core::Limiter;
@@ -63,7 +66,7 @@ impl RedisStore {
             Route::Cluster(cluster) => cluster.ask(ask, deadline).await,
             Route::Single(line) => {
                 let outcome = line.send(Parcel { asks: vec![ask], is_asking: false }, deadline).await.pop();
-                outcome.map_or(Err(AskError::Timeout), |outcome| settled(line, outcome))
+                outcome.map_or(Err(AskError::Timeout), settled)
             }
         };
         answered.map_err(|error| self.failed(error))
@@ -75,7 +78,7 @@ impl RedisStore {
             Route::Cluster(cluster) => cluster.ask_many(asks, deadline).await,
             Route::Single(line) => {
                 let outcomes = line.send(Parcel { asks, is_asking: false }, deadline).await;
-                outcomes.into_iter().map(|outcome| settled(line, outcome)).collect()
+                outcomes.into_iter().map(settled).collect()
             }
         };
         answered.into_iter().map(|answer| answer.map_err(|error| self.failed(error))).collect()
@@ -93,14 +96,11 @@ impl RedisStore {
 }
 
 /// What a server that is alone answered. Where it sends elsewhere, it is not alone.
-fn settled(line: &Line, outcome: Outcome) -> Result<Decision, AskError> {
+fn settled(outcome: Outcome) -> Result<Decision, AskError> {
     outcome.map_err(|trouble| match trouble {
         Trouble::Failed(error) => error,
-        Trouble::Not(NotExecuted::ReadOnly) => {
-            line.renounce("it has become a replica");
-            AskError::Refused("it is a replica".into())
-        }
-        Trouble::Not(NotExecuted::Moved(_) | NotExecuted::Ask(_)) => {
+        Trouble::Not(NotExecuted::ReadOnly) => AskError::Refused("it is a replica".into()),
+        Trouble::Not(NotExecuted::Moved(_) | NotExecuted::Ask(_) | NotExecuted::TryAgain) => {
             AskError::Refused("this is a node of a cluster: use redis+cluster://".into())
         }
         Trouble::Not(NotExecuted::Later(why)) => AskError::Refused(why),
@@ -132,8 +132,10 @@ impl Store for RedisStore {
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
-        // On a thread of the runtime that is to do the work, nothing would ever be done.
-        if self.0.own.is_none() && Handle::try_current().is_ok() {
+        // On a thread of the runtime that is to do the work nothing would ever be done, nor by a runtime that only runs
+        // while somebody blocks on it.
+        let is_driven = self.0.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
+        if self.0.own.is_none() && (Handle::try_current().is_ok() || !is_driven) {
             return Err(BlockingError::new());
         }
         Ok(remote::wait(future))

@@ -9,6 +9,8 @@ use percent_encoding::percent_decode_str;
 use crate::settings::Settings;
 
 const DEFAULT_PORT: u16 = 6379;
+/// Who waits for longer waits in vain.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(3_600);
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
 /// What the schemes are, for errors.
@@ -33,6 +35,11 @@ pub(crate) enum Topology {
     Sentinel { sentinels: Vec<Address>, master: String },
     /// Nodes of a cluster, which know the others.
     Cluster(Vec<Address>),
+}
+
+/// A node's host, or the one that was asked where it does not know its own.
+pub(crate) fn known_host<'a>(host: &'a str, asked: &'a str) -> &'a str {
+    if matches!(host, "" | "?") { asked } else { host }
 }
 
 /// Who is asking.
@@ -79,6 +86,9 @@ impl FromStr for RedisUrl {
             return error(format!("not a URL: expected {SCHEMES}"));
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if query.contains('@') {
+            return error("a `?` in the user or the password: expected it as %3F");
+        }
         let (tls, kind) = match scheme {
             "redis" => (None, Kind::Single),
             "rediss" => (Some(Tls::default()), Kind::Single),
@@ -215,7 +225,10 @@ impl RedisUrl {
         Ok(())
     }
 
-    fn checked(self) -> Result<Self, UrlError> {
+    /// Whether what is set, by the URL or by the builder, can be.
+    pub(crate) fn checked(mut self) -> Result<Self, UrlError> {
+        self.settings.deadline = self.settings.deadline.min(LONGEST_TIMEOUT);
+        self.settings.connect_timeout = self.settings.connect_timeout.min(LONGEST_TIMEOUT);
         if self.settings.prefix.contains(['{', '}']) {
             return error("a prefix with braces would put every key into one slot of a cluster");
         }
@@ -311,6 +324,7 @@ mod tests {
             ("redis://h:99999", "not a port"),
             ("redis://::1", "brackets"),
             ("redis://me@h", "without a password"),
+            ("redis://:p?ss@h", "%3F"),
             ("redis+sentinel://h", "name of a primary"),
             ("redis+cluster://h/1", "database 0"),
             ("unix://", "socket"),

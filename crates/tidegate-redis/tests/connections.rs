@@ -78,6 +78,11 @@ fn nobody_there_or_a_url_that_is_none() {
     let port = tidegate_testkit::redis::free_port();
     assert!(matches!(RedisStore::connect_blocking(&format!("redis://127.0.0.1:{port}")), Err(ConnectError::Redis(_))));
     assert!(matches!(RedisStore::connect_blocking("redis://h?x=1"), Err(ConnectError::Url(_))));
+    for wrong in
+        [RedisStore::builder("redis://h").timeout(Duration::ZERO), RedisStore::builder("redis://h").prefix("{a}")]
+    {
+        assert!(matches!(wrong.connect_blocking(), Err(ConnectError::Url(_))));
+    }
     // Not from a thread without a runtime.
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let mut connecting = std::pin::pin!(RedisStore::connect("redis://127.0.0.1"));
@@ -105,6 +110,54 @@ fn waiting_on_a_thread_that_must_not_is_an_error() {
         assert!(matches!(limiter.check("k").wait(), Err(CheckError::Blocking(BlockingError { .. }))));
         assert!(limiter.check("k").await.unwrap().is_allowed());
     });
+}
+
+/// A runtime that runs only while somebody blocks on it does nothing for who waits elsewhere.
+#[test]
+fn waiting_for_a_runtime_that_stands_still_is_an_error() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = runtime.block_on(RedisStore::connect(&server.url())).unwrap();
+    let limiter = Limiter::new(store, FIVE.parse().unwrap());
+    assert!(matches!(limiter.check("k").wait(), Err(CheckError::Blocking(_))));
+}
+
+/// A program may end while checks are under way and waiting.
+#[test]
+fn a_runtime_that_shuts_down_under_load_ends() {
+    let server = RedisServer::start();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let url = format!("{}?timeout=10s", server.url());
+    std::thread::spawn(move || {
+        for _ in 0..20 {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let store = runtime.block_on(RedisStore::connect(&url)).unwrap();
+            // What is remembered is answered without a pause, and a task without a pause is not ended.
+            let limiter = Limiter::builder(store, FIVE.parse().unwrap()).deny_cache(0).build();
+            for task in 0..200 {
+                let limiter = limiter.clone();
+                runtime.spawn(async move {
+                    loop {
+                        limiter.check(&format!("{task}")).await.unwrap();
+                    }
+                });
+            }
+            runtime.block_on(async { limiter.check("k").await.unwrap() });
+            drop(runtime);
+        }
+        done.send(()).unwrap();
+    });
+    assert!(is_done.recv_timeout(common::PATIENCE).is_ok(), "a runtime did not shut down");
+}
+
+#[test]
+fn a_policy_may_have_many_limits() {
+    let server = RedisServer::start();
+    let policy = vec!["gcra 7/365 days; fixed_window 5/365 days"; 100].join("; ");
+    let limiter = closed(&format!("{}?timeout=5s", server.url()), &policy);
+    assert_eq!(admitted(&limiter, "k", 7), 5, "{:?}", limiter.counters());
+    limiter.check_many(&[("k", 1), ("other", 1)]).wait().unwrap();
+    assert_eq!(limiter.counters().degraded_total(), 0, "{:?}", limiter.counters());
 }
 
 /// Futures may be polled by any executor: the store brings its own runtime along.

@@ -42,6 +42,13 @@ fn left_on(limiter: &Limiter<RedisStore>) -> Option<u64> {
 }
 
 #[test]
+fn a_sentinel_that_knows_no_better_is_passed_over() {
+    let mut sentinels = RedisSentinels::start();
+    let limiter = closed(&sentinels.url_by_way_of_a_stale_one(), "gcra 5/365 days");
+    assert_eq!(admitted(&limiter, "k", 7), 5);
+}
+
+#[test]
 fn a_planned_failover_is_followed() {
     let sentinels = RedisSentinels::start();
     let limiter = closed(&sentinels.url(), "gcra 5/365 days");

@@ -69,7 +69,7 @@ impl Connect for Limiter<AnyStore> {
 }
 
 /// A store's URL, read and checked, and what else is to be said before it is connected to.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct StoreUrl {
     place: Place,
@@ -223,6 +223,16 @@ impl StoreUrl {
             builder = builder.deny_cache(keys);
         }
         builder.build()
+    }
+}
+
+/// Without the URL: a password may stand in it.
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreUrl")
+            .field("is_memory", &self.is_memory())
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
     }
 }
 

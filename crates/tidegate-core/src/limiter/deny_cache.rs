@@ -1,6 +1,8 @@
 //! A denied client costs nothing: who was denied until then is denied here until then.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
@@ -17,10 +19,16 @@ const WAYS: usize = 4;
 
 /// Denials by the store that still hold. Never more than it was made for.
 pub(super) struct DenyCache {
-    sets: Box<[Mutex<[Option<Denied>; WAYS]>]>,
+    /// How many sets there are to be, and they, made when the first is needed: most limiters deny nobody.
+    set_count: usize,
+    sets: OnceLock<Box<[Set]>>,
+    /// When something was last given back or forgotten: what was asked before says nothing any more.
+    forgotten_at: AtomicU64,
     hashers: [RandomState; 2],
     clock: Clock,
 }
+
+type Set = Mutex<[Option<Denied>; WAYS]>;
 
 #[derive(Clone, Copy)]
 struct Denied {
@@ -36,9 +44,9 @@ struct Denied {
 impl DenyCache {
     /// A cache of so many keys, rounded up to a power of two; none with 0.
     pub(super) fn new(keys: usize, clock: Clock) -> Self {
-        let sets = if keys == 0 { 0 } else { keys.div_ceil(WAYS).next_power_of_two() };
-        let sets = (0..sets).map(|_| Mutex::new([None; WAYS])).collect();
-        Self { sets, hashers: [RandomState::new(), RandomState::new()], clock }
+        let set_count = if keys == 0 { 0 } else { keys.div_ceil(WAYS).next_power_of_two() };
+        let hashers = [RandomState::new(), RandomState::new()];
+        Self { set_count, sets: OnceLock::new(), forgotten_at: AtomicU64::new(0), hashers, clock }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -51,19 +59,17 @@ impl DenyCache {
         high << 64 | low
     }
 
-    fn set(&self, fingerprint: u128) -> Option<&Mutex<[Option<Denied>; WAYS]>> {
-        self.sets.get(fingerprint as usize & self.sets.len().wrapping_sub(1))
+    fn set(sets: &[Set], fingerprint: u128) -> Option<&Set> {
+        sets.get(fingerprint as usize & sets.len().wrapping_sub(1))
     }
 
     /// The denial of this very request, if the store's still holds. Of another cost nothing is known: it may fit, or have
     /// to wait for longer.
     pub(super) fn find(&self, key: Key<'_>, cost: Cost) -> Option<Decision> {
-        if self.sets.is_empty() {
-            return None;
-        }
+        let sets = self.sets.get()?;
         let fingerprint = self.fingerprint(key);
         let denied = {
-            let set = self.set(fingerprint)?.lock();
+            let set = Self::set(sets, fingerprint)?.lock();
             *set.iter().flatten().find(|denied| denied.fingerprint == fingerprint)?
         };
         let now = self.now();
@@ -72,11 +78,13 @@ impl DenyCache {
 
     /// Remembers what the store answered to a request that was made at `asked_at`.
     pub(super) fn learn(&self, key: Key<'_>, cost: Cost, asked_at: Timestamp, decision: &Decision) {
-        if decision.verdict != Verdict::Denied || decision.degraded.is_some() {
+        let is_remembered = decision.verdict == Verdict::Denied && decision.degraded.is_none() && self.set_count > 0;
+        if !is_remembered || asked_at.as_nanos() < self.forgotten_at.load(Ordering::Acquire) {
             return;
         }
         let fingerprint = self.fingerprint(key);
-        let Some(set) = self.set(fingerprint) else { return };
+        let sets = self.sets.get_or_init(|| (0..self.set_count).map(|_| Mutex::new([None; WAYS])).collect());
+        let Some(set) = Self::set(sets, fingerprint) else { return };
         let wait = Duration::from_nanos(decision.wait).min(LONGEST);
         let denied = Denied {
             fingerprint,
@@ -93,11 +101,10 @@ impl DenyCache {
     }
 
     pub(super) fn forget(&self, key: Key<'_>) {
-        if self.sets.is_empty() {
-            return;
-        }
+        self.forgotten_at.fetch_max(self.now().as_nanos(), Ordering::AcqRel);
+        let Some(sets) = self.sets.get() else { return };
         let fingerprint = self.fingerprint(key);
-        if let Some(set) = self.set(fingerprint) {
+        if let Some(set) = Self::set(sets, fingerprint) {
             for way in set.lock().iter_mut() {
                 if way.is_some_and(|denied| denied.fingerprint == fingerprint) {
                     *way = None;

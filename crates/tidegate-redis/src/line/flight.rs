@@ -14,7 +14,7 @@ use crate::key::slot;
 use crate::reply;
 use crate::script::Script;
 use crate::settings::MAX_CALL;
-use crate::url::Address;
+use crate::url::{Address, known_host};
 
 /// How often a script that is not there is loaded and called again. Somebody may be flushing.
 const MAX_LOADS: usize = 5;
@@ -24,11 +24,19 @@ pub(super) struct Flight {
     line: Arc<Shared>,
     connection: MultiplexedConnection,
     generation: u64,
+    has_started: bool,
+    /// Since when a trip is under way.
+    under_way: Option<Instant>,
 }
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.line.landed();
+        // Given up by its caller, who has less patience than the deadline: that says something of Redis, too.
+        let patience = self.line.settings().deadline / 2;
+        if self.under_way.is_some_and(|since| since.elapsed() >= patience) {
+            self.line.unanswered(self.generation);
+        }
+        self.line.landed(self.has_started);
     }
 }
 
@@ -43,16 +51,18 @@ struct Call<'a> {
 
 impl Flight {
     pub(super) fn new(line: Arc<Shared>, connection: MultiplexedConnection, generation: u64) -> Self {
-        Self { line, connection, generation }
+        Self { line, connection, generation, has_started: false, under_way: None }
     }
 
     /// Carries one parcel, on its sender's own task.
     pub(super) async fn fly_alone(mut self, parcel: &Parcel, deadline: Instant) -> Vec<Outcome> {
+        self.has_started = true;
         self.carry(&[parcel], deadline).await
     }
 
     /// Carries what waits, until nothing does.
     pub(super) async fn fly(mut self) {
+        self.has_started = true;
         while let Some((load, (connection, generation))) = self.line.next_load() {
             (self.connection, self.generation) = (connection, generation);
             let deadline = Instant::now() + self.line.settings().deadline;
@@ -73,9 +83,12 @@ impl Flight {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; count];
         let calls = self.calls(parcels);
         let started = Instant::now();
-        let error = match timeout_at(deadline, self.make(calls, &mut outcomes)).await {
+        self.under_way = Some(started);
+        let made = timeout_at(deadline, self.make(calls, &mut outcomes)).await;
+        self.under_way = None;
+        let error = match made {
             Ok(Ok(())) => {
-                self.line.answered();
+                self.answered(&outcomes);
                 self.line.health.trip(started.elapsed(), count as u64);
                 AskError::Reply(ReplyError::NotAnAnswer)
             }
@@ -89,6 +102,16 @@ impl Flight {
             }
         };
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(Trouble::Failed(error.clone())))).collect()
+    }
+
+    /// A server that has become a replica is left: on a cluster for the slot's new owner, else until there is a primary.
+    fn answered(&self, outcomes: &[Option<Outcome>]) {
+        let is_replica = |outcome: &Option<Outcome>| matches!(outcome, Some(Err(Trouble::Not(NotExecuted::ReadOnly))));
+        if !self.line.is_cluster && outcomes.iter().any(is_replica) {
+            self.line.trip(self.generation, "it has become a replica".into(), None);
+        } else {
+            self.line.answered();
+        }
     }
 
     /// Puts asks together that one command can do: of one policy and kind, and on a cluster of one slot.
@@ -156,10 +179,10 @@ impl Flight {
             ServerErrorKind::Moved => redirect(NotExecuted::Moved),
             ServerErrorKind::Ask => redirect(NotExecuted::Ask),
             ServerErrorKind::ReadOnly => Trouble::Not(NotExecuted::ReadOnly),
-            ServerErrorKind::TryAgain
-            | ServerErrorKind::ClusterDown
-            | ServerErrorKind::MasterDown
-            | ServerErrorKind::BusyLoading => Trouble::Not(NotExecuted::Later(error.to_string().into())),
+            ServerErrorKind::TryAgain => Trouble::Not(NotExecuted::TryAgain),
+            ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading => {
+                Trouble::Not(NotExecuted::Later(error.to_string().into()))
+            }
             // Before Redis 7 an error of a command in a script comes as one of the script.
             ServerErrorKind::ResponseError if error.detail().is_some_and(|detail| detail.contains("-READONLY")) => {
                 Trouble::Not(NotExecuted::ReadOnly)
@@ -170,16 +193,12 @@ impl Flight {
 
     fn redirected_to(&self, error: &RedisError) -> Option<Address> {
         let (node, _slot) = error.redirect_node()?;
-        match (node.strip_prefix(':'), &self.line.destination) {
-            // Without a host it is the one that was asked.
-            (Some(port), Destination::Node(asked)) => {
-                Some(Address { host: asked.host.clone(), port: port.parse().ok()? })
-            }
-            _ => {
-                let (host, port) = node.rsplit_once(':')?;
-                Some(Address { host: host.to_owned(), port: port.parse().ok()? })
-            }
-        }
+        let (host, port) = node.rsplit_once(':')?;
+        let asked = match &self.line.destination {
+            Destination::Node(asked) => &*asked.host,
+            Destination::Unix(_) | Destination::Primary { .. } => host,
+        };
+        Some(Address { host: known_host(host, asked).to_owned(), port: port.parse().ok()? })
     }
 
     /// Sends the calls in one write and reads one answer each.

@@ -14,7 +14,7 @@ mod rejoin;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use redis::aio::MultiplexedConnection;
 use tidegate_core::{Breaker, Decision};
 use tokio::sync::oneshot;
@@ -49,6 +49,8 @@ pub(crate) enum NotExecuted {
     Ask(Address),
     /// It is a replica.
     ReadOnly,
+    /// Some of the keys have gone to another node, and some have not yet.
+    TryAgain,
     /// It is loading, or its cluster is not complete.
     Later(Arc<str>),
 }
@@ -175,11 +177,6 @@ impl Line {
         }
     }
 
-    /// The node is not what it was: leaves it, and finds out where to go.
-    pub(crate) fn renounce(&self, why: &str) {
-        self.0.trip(why.into(), None);
-    }
-
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -216,7 +213,7 @@ impl Shared {
                 shared.lost(generation);
             }
         };
-        Ok((shared.dialer.dial(&shared.destination, Box::new(on_loss)).await?, generation))
+        Ok((shared.dialer.dial(&shared.destination, Arc::new(on_loss)).await?, generation))
     }
 
     fn enter(shared: &Arc<Self>, parcel: Parcel) -> Entry {
@@ -248,25 +245,30 @@ impl Shared {
         let Link::Up(connection) = &state.link else { return None };
         let (connection, generation) = (connection.clone(), state.generation);
         let load = state.take_load();
-        self.launch(&mut state);
+        self.launch(state);
         (!load.is_empty()).then_some((load, (connection, generation)))
     }
 
-    /// A flight is over: the next one goes, if anything waits.
-    fn landed(self: &Arc<Self>) {
+    /// A flight is over: the next one goes, if anything waits. One that has not even started is of a runtime that is
+    /// shutting down: there will be no next.
+    fn landed(self: &Arc<Self>, has_started: bool) {
         let mut state = self.state.lock();
         state.flights -= 1;
-        self.launch(&mut state);
+        if has_started {
+            self.launch(state);
+        }
     }
 
-    /// Sends off what waits, as far as there is room.
-    fn launch(self: &Arc<Self>, state: &mut State) {
+    /// Sends off what waits, as far as there is room. Not under the lock: a runtime that is shutting down drops what it is
+    /// to run at once, and a flight that is dropped needs the lock.
+    fn launch(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if let Link::Up(connection) = &state.link
             && state.flights < MAX_FLIGHTS
             && !state.waiting.is_empty()
         {
             let flight = Flight::new(Arc::clone(self), connection.clone(), state.generation);
             state.flights += 1;
+            drop(state);
             self.runtime.spawn(flight.fly());
         }
     }
@@ -276,7 +278,12 @@ impl Shared {
         state.link = Link::Up(connection);
         state.generation = generation;
         state.failures = 0;
-        self.launch(&mut state);
+        self.launch(state);
+    }
+
+    fn count_attempt(&self) {
+        let attempts = &mut self.state.lock().attempts;
+        *attempts = attempts.saturating_add(1);
     }
 
     /// A trip was answered.
@@ -296,7 +303,7 @@ impl Shared {
                 Link::Joining | Link::Down(_) => None,
             };
             drop(state);
-            self.trip("it did not answer in time".into(), old);
+            self.trip(generation, "it did not answer in time".into(), old);
         }
     }
 
@@ -312,9 +319,9 @@ impl Shared {
     }
 
     /// Opens the breaker. `old` is a connection that may still come to life.
-    fn trip(self: &Arc<Self>, why: Arc<str>, old: Option<Numbered>) {
+    fn trip(self: &Arc<Self>, generation: u64, why: Arc<str>, old: Option<Numbered>) {
         let mut state = self.state.lock();
-        if !matches!(state.link, Link::Up(_)) {
+        if state.generation != generation || !matches!(state.link, Link::Up(_)) {
             return;
         }
         state.attempts += 1;
@@ -352,6 +359,11 @@ impl State {
         let mut load = Vec::new();
         let mut count = 0;
         while count < MAX_BATCH {
+            // A large parcel goes alone: others would have to wait for all of it.
+            let next = self.waiting.front().map_or(0, |waiting| waiting.parcel.asks.len());
+            if count > 0 && count + next > MAX_BATCH {
+                break;
+            }
             let Some(waiting) = self.waiting.pop_front() else { break };
             self.waiting_asks -= waiting.parcel.asks.len();
             if !waiting.answer.is_closed() {

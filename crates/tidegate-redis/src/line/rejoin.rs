@@ -22,14 +22,15 @@ pub(super) async fn rejoin(line: Weak<Shared>, mut old: Option<Numbered>) {
         match attempt(&line, old.take()).await {
             Ok(connection) => {
                 line.health.reconnected();
+                // Until it has answered something: a server that greets and closes is not dialled on and on.
+                line.count_attempt();
                 line.joined(connection);
                 return;
             }
             Err(error) => {
                 line.health.failed_to_connect();
-                let mut state = line.state.lock();
-                state.attempts = state.attempts.saturating_add(1);
-                line.take_down(&mut state, error.to_string().into());
+                line.count_attempt();
+                line.take_down(&mut line.state.lock(), error.to_string().into());
             }
         }
     }

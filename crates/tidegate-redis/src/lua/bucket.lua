@@ -5,9 +5,12 @@
 --@ numbers
 local full$, full_part$, denominator$ = NUMBERS
 
+--@ cost names
+local cost_us$, cost_part$
+
 --@ cost
 -- The time that the cost takes to refill.
-local cost_us$, cost_part$
+cost_us$, cost_part$, position = unpack_numbers('>I8I8', ARGV[2], position)
 
 --@ read
 local at$, part$ = 0, 0

@@ -17,7 +17,8 @@ if not is_given then
   now = time[1] * 1000000 + time[2]
 end
 --@ each numbers
---@ each cost
+--@ each cost names
+local position, amount = 1, 0
 --@ include logs
 --@ include values
 
@@ -28,7 +29,7 @@ local logs = {}
 local verdicts = {}
 -- What this call has changed: the text of a record, and when it equals a fresh one.
 local texts, fresh_ats = {}, {}
-local position, run_end, amount = 1, 0, 0
+local run_end = 0
 for check = 1, count do
 
 --@ loop, alone
@@ -58,7 +59,10 @@ local count, values = #KEYS / KEYS_A_CHECK, {}
 local value
 
 --@ open
-if check > run_end then run_end, amount, COSTS position = unpack_numbers('RUN', ARGV[2], position) end
+if check > run_end then
+  run_end, amount, position = unpack_numbers('>I4I8', ARGV[2], position)
+  --@ each cost
+end
 local first_key = (check - 1) * KEYS_A_CHECK + 1
 local key = KEYS[first_key]
 local is_readable, is_changed, fresh_at = true, false, 0
@@ -67,8 +71,8 @@ local value = texts[key] or values[check]
 --@ each read
 
 --@ open, alone
-local last, amount
-last, amount, COSTS last = unpack_numbers('RUN', ARGV[2])
+amount, position = unpack_numbers('>I8', ARGV[2], 5)
+--@ each cost
 local first_key, key = 1, KEYS[1]
 local is_readable, is_changed, fresh_at = true, false, 0
 if value and value.err then is_readable, value = false, false end
