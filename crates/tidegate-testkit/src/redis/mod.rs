@@ -151,8 +151,13 @@ fn connect(port: u16) -> ::redis::RedisResult<::redis::Connection> {
     client.get_connection_with_timeout(Duration::from_secs(5))
 }
 
+/// Whether it is this very process that answers: somebody else's may have taken the port first.
 fn wait_until_up(port: u16, process: &Process) -> bool {
-    let answers = || connect(port).is_ok_and(|mut connection| try_command(&mut connection, &["PING"]).is_ok());
+    let is_ours = format!("process_id:{}\r\n", process.pid());
+    let answers = || {
+        let info = connect(port).and_then(|mut connection| try_command(&mut connection, &["INFO", "server"]));
+        info.is_ok_and(|info| sentinel::text(&info).contains(&is_ours))
+    };
     wait_for(Duration::from_secs(10), || answers() || !process.is_running()) && answers()
 }
 
