@@ -53,7 +53,7 @@ fn test() -> anyhow::Result<()> {
     // not build everything anew.
     let loom =
         ["test", "--release", "--locked", "--package", "tidegate-core", "--lib", "--target-dir", "target/loom", "loom"];
-    cargo(&loom, &[("RUSTFLAGS", "--cfg loom")])
+    cargo(&loom, &[("RUSTFLAGS", "--cfg tidegate_loom")])
 }
 
 fn lint() -> anyhow::Result<()> {

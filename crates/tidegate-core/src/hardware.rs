@@ -10,7 +10,7 @@ use bytemuck::Zeroable;
 
 /// A slice of zeroes whose pages the system hands out as they are first used, however the items are aligned. (A vector of
 /// items that are aligned to more than the allocator does by itself is written over from end to end when it is made.)
-#[cfg_attr(loom, allow(dead_code))]
+#[cfg_attr(tidegate_loom, allow(dead_code))]
 pub(crate) struct Zeroes<T> {
     allocated: NonNull<u8>,
     layout: Layout,
@@ -18,7 +18,7 @@ pub(crate) struct Zeroes<T> {
     length: usize,
 }
 
-#[cfg_attr(loom, allow(dead_code))]
+#[cfg_attr(tidegate_loom, allow(dead_code))]
 impl<T: Zeroable> Zeroes<T> {
     /// What every allocator aligns to by itself.
     const ALIGNED_ANYWAY: usize = 16;

@@ -1,15 +1,15 @@
 //! Atomics and spinning, exchanged for loom's when the lock-free parts are checked with it.
 
-#[cfg(not(loom))]
+#[cfg(not(tidegate_loom))]
 pub(crate) use std::hint::spin_loop;
-#[cfg(not(loom))]
+#[cfg(not(tidegate_loom))]
 pub(crate) use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
+#[cfg(not(tidegate_loom))]
 pub(crate) use std::thread::yield_now;
 
-#[cfg(loom)]
+#[cfg(tidegate_loom)]
 pub(crate) use loom::hint::spin_loop;
-#[cfg(loom)]
+#[cfg(tidegate_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(loom)]
+#[cfg(tidegate_loom)]
 pub(crate) use loom::thread::yield_now;

@@ -6,7 +6,7 @@ use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 const SPEED_BITS: u32 = 32;
 
 /// How often a line is read again before it is given up.
-const LONGEST_WAIT: u32 = if cfg!(loom) { 3 } else { 100 };
+const LONGEST_WAIT: u32 = if cfg!(tidegate_loom) { 3 } else { 100 };
 
 /// Where a line begins and how steep it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Anchor {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, tidegate_loom))]
 mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;

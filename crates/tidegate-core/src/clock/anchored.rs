@@ -146,7 +146,7 @@ impl AnchoredClock {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(tidegate_loom)))]
 mod tests {
     use super::*;
 

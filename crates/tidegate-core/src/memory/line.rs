@@ -25,7 +25,7 @@ const VISITS_AT: u32 = 58;
 const LOW_BITS_OF_BYTES: u32 = 0x0101_0101;
 
 #[repr(C, align(128))]
-#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+#[cfg_attr(not(tidegate_loom), derive(bytemuck::Zeroable))]
 pub(super) struct Line {
     header: AtomicU64,
     low: [AtomicU64; SLOTS],
@@ -129,7 +129,7 @@ impl Line {
         }
     }
 
-    #[cfg(loom)]
+    #[cfg(tidegate_loom)]
     pub(super) fn new() -> Self {
         Self {
             header: AtomicU64::new(0),
@@ -157,7 +157,7 @@ fn pause(tries: &mut u32) {
     match *tries {
         // Longer each time, so that the holder is not disturbed by the line being looked at.
         1..=6 => (0..1 << *tries).for_each(|_| spin_loop()),
-        #[cfg(not(loom))]
+        #[cfg(not(tidegate_loom))]
         // Yielding does not help where the holder may not run before us: let the system choose it.
         1_000.. => std::thread::sleep(std::time::Duration::from_micros(50)),
         _ => yield_now(),

@@ -1,4 +1,4 @@
-//! Every way in which two threads can meet on a line, by loom: `cargo xtask test` runs this with `--cfg loom`.
+//! Every way in which two threads can meet on a line, by loom: `cargo xtask test` runs this with `--cfg tidegate_loom`.
 
 use loom::sync::Arc;
 use loom::thread;

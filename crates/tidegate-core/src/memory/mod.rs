@@ -5,13 +5,13 @@ mod evict;
 mod fingerprint;
 mod keep;
 mod line;
-#[cfg(all(test, loom))]
+#[cfg(all(test, tidegate_loom))]
 mod loom_tests;
 mod packed;
 mod plan;
 mod probe;
 mod table;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(tidegate_loom)))]
 mod tests;
 
 use std::fmt;

@@ -24,9 +24,9 @@ const GRACE: u64 = 1_000_000_000;
 const FILL_PERCENT: u64 = 70;
 
 /// Not touched before they are used. (Loom's atomics are not made of zeroes.)
-#[cfg(not(loom))]
+#[cfg(not(tidegate_loom))]
 type Lines = hardware::Zeroes<Line>;
-#[cfg(loom)]
+#[cfg(tidegate_loom)]
 type Lines = Box<[Line]>;
 
 pub(super) struct Table {
@@ -332,17 +332,17 @@ fn apply(line: &mut Guard<'_>, at: usize, change: &Change) {
     line.mark(at, change.is_denied);
 }
 
-#[cfg(not(loom))]
+#[cfg(not(tidegate_loom))]
 fn allocate(lines: usize) -> Option<Lines> {
     Lines::new(lines)
 }
 
-#[cfg(loom)]
+#[cfg(tidegate_loom)]
 fn allocate(lines: usize) -> Option<Lines> {
     Some((0..lines).map(|_| Line::new()).collect())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(tidegate_loom)))]
 impl Table {
     /// What holds between any two checks: an entry is found from its home, and every entry is counted.
     pub(super) fn assert_sound(&self) {
