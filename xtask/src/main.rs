@@ -59,6 +59,9 @@ fn test() -> anyhow::Result<()> {
 fn lint() -> anyhow::Result<()> {
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"], &[])?;
+    // In memory only: what the feature leaves out must not be missed.
+    let small = ["clippy", "--package", "tidegate", "--no-default-features", "--locked", "--", "--deny", "warnings"];
+    cargo(&small, &[])?;
     cargo(&["doc", "--workspace", "--no-deps", "--locked"], &[("RUSTDOCFLAGS", "--deny warnings")])
 }
 

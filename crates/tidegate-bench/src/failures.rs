@@ -97,6 +97,7 @@ fn hang(options: &Options) -> anyhow::Result<()> {
     let server = RedisServer::start();
     let limiter = limiter(&server.url())?;
     let (mut longest, mut longest_open, mut backs) = (Vec::new(), Vec::new(), Vec::new());
+    let before = resident_kib()?;
     for _ in 0..options.rounds {
         let mut back = Duration::ZERO;
         let seen = under_load(&limiter, || {
@@ -114,7 +115,17 @@ fn hang(options: &Options) -> anyhow::Result<()> {
     row("SIGSTOP", "longest wait for an answer", &longest);
     row("SIGSTOP", "longest wait once the breaker is open", &longest_open);
     row("SIGCONT", "until Redis answers again", &backs);
+    println!(
+        "| SIGSTOP | growth of resident memory over all rounds | {} KiB |",
+        resident_kib()?.saturating_sub(before)
+    );
     Ok(())
+}
+
+fn resident_kib() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the system tells VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
 }
 
 fn restart(options: &Options) -> anyhow::Result<()> {

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
+use tidegate::{Algorithm, Policy, Record, Timestamp};
 use tidegate_testkit::redis::RedisServer;
-use tidegate_testkit::vectors;
+use tidegate_testkit::walk::{self, Walk};
+use tidegate_testkit::{Act, Answer, vectors};
 
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
@@ -77,6 +79,47 @@ fn all_vectors_on(store: &str) {
         }
     }
     assert!(cases > 400);
+}
+
+/// 20,000 random steps an algorithm: on Redis the same answers as in memory, to the byte.
+#[test]
+fn random_traces_on_redis_as_in_memory() {
+    const STEPS_A_POLICY: usize = 2_000;
+    let server = RedisServer::start();
+    let mut random = fastrand::Rng::with_seed(11);
+    for algorithm in Algorithm::ALL {
+        let mut steps = 0;
+        while steps < 20_000 {
+            let policy = Policy::new([walk::limit(&mut random, algorithm)]).unwrap();
+            let trace = random_trace(&mut random, &policy, STEPS_A_POLICY);
+            let run = |store: &str| stdout(&simulate(&["-p", &policy.to_string(), "-t", "-", "-s", store], &trace));
+            assert_eq!(run(&server.url()), run("memory://"), "{policy}");
+            steps += trace.lines().count();
+        }
+    }
+    assert!(server.keys().is_empty());
+}
+
+/// A trace that looks for trouble. It ends early where it has run too far ahead in time.
+fn random_trace(random: &mut fastrand::Rng, policy: &Policy, steps: usize) -> String {
+    /// The year 2147: beyond, a bucket that takes a century to refill leaves what a double holds exactly.
+    const LATEST_NS: u64 = 5_600_000_000_000_000_000;
+    let mut walk = Walk::new(random, policy);
+    let (mut record, mut trace) = (Record::default(), String::new());
+    for _ in 0..steps {
+        let (at_ns, act) = walk.next_step();
+        if at_ns > LATEST_NS {
+            break;
+        }
+        let (at_us, now) = (at_ns / 1_000, Timestamp::from_nanos(at_ns - at_ns % 1_000));
+        let (name, cost, decision) = match act {
+            Act::Check(cost) => ("cost", cost, policy.decide(&mut record, now, cost)),
+            Act::Refund(cost) => ("refund", cost, policy.refund(&mut record, now, cost)),
+        };
+        walk.learn(Answer::of(&decision, 1));
+        trace.push_str(&format!("{{\"at_us\": {at_us}, \"key\": \"k\", \"{name}\": {cost}}}\n"));
+    }
+    trace
 }
 
 fn input_of(step: &Value) -> Value {

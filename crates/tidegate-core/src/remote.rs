@@ -3,7 +3,7 @@
 //! *The store decides, Rust explains*: the store hands back what it had kept and its time, and every figure of the
 //! decision is worked out here, by the code that the memory store runs.
 
-use crate::algorithm::{CounterState, LogState, Step, StepState, WindowState};
+use crate::algorithm::{CounterState, LogState, Step, StepState, WindowState, gcd};
 use crate::clock::Timestamp;
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -95,6 +95,12 @@ fn state(step: &Step, stored: Stored) -> StepState {
         }
         _ => StepState::Fresh,
     }
+}
+
+/// In lowest terms, a rate's numbers are as small as they can be.
+#[must_use]
+pub fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    gcd(a, b)
 }
 
 /// Runs a future to its end on this thread.

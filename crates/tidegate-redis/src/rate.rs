@@ -1,5 +1,6 @@
 //! The arithmetic of a bucket in microseconds, for the script: what does not fit a double is worked out here.
 
+use tidegate_core::remote::greatest_common_divisor;
 use tidegate_core::{Cost, Limit};
 
 /// Longer than any bucket takes to fill, and still exact in a double when a whole bucket is added.
@@ -56,11 +57,4 @@ impl Refill {
 /// A limit's period, which is whole milliseconds of at most 366 days.
 pub(crate) fn period_us(limit: &Limit) -> u64 {
     limit.period().as_micros() as u64
-}
-
-fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

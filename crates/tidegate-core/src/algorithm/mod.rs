@@ -15,7 +15,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bucket::{Bucket, BucketState};
+pub(crate) use bucket::{Bucket, BucketState, gcd};
 pub(crate) use decide::{Written, decide, is_ahead, refund};
 pub(crate) use fixed_window::{FixedWindow, WindowState};
 pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
