@@ -119,6 +119,30 @@ fn slots_move_under_load_and_nobody_notices() {
     assert!(decisions.iter().all(|decision| decision.remaining() == 0 && decision.degraded().is_none()));
 }
 
+/// Between the old owner and the new: who asks for what has gone is sent after it, and what is new is made there.
+#[test]
+fn a_slot_on_its_way_is_followed() {
+    let cluster = RedisCluster::start();
+    let url = format!("{}?timeout=5s", cluster.url());
+    let (limiter, log) = (closed(&url, "gcra 5/365 days"), closed(&url, "sliding_window_log 5/365 days"));
+    for limiter in [&limiter, &log] {
+        assert_eq!(admitted(limiter, "k", 3), 3);
+    }
+    let (slot, from) = (slot("k"), cluster.owner(slot("k")));
+    cluster.move_keys(slot, from, (from + 1) % 3);
+    for limiter in [&limiter, &log] {
+        assert_eq!(admitted(limiter, "k", 7), 2, "{:?}", limiter.counters());
+        assert_eq!(limiter.counters().degraded_total(), 0);
+    }
+    let new = closed(&url, "fixed_window 5/365 days");
+    assert_eq!(admitted(&new, "k", 7), 5, "{:?}", new.counters());
+    cluster.hand_over(slot, (from + 1) % 3);
+    for limiter in [&limiter, &log, &new] {
+        assert_eq!(admitted(limiter, "k", 7), 0);
+        assert_eq!(limiter.counters().degraded_total(), 0);
+    }
+}
+
 #[test]
 fn a_primary_of_a_cluster_is_killed_and_its_replica_takes_over() {
     let mut cluster = RedisCluster::start_with_failover();

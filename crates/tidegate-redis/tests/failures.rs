@@ -114,7 +114,7 @@ fn a_restart_is_survived() {
 fn an_answer_that_is_lost_is_not_asked_for_again() {
     let server = RedisServer::start();
     let direct = closed(&server.url(), FIVE);
-    for fault in [Fault::SwallowReplies, Fault::CutReplies] {
+    for fault in [Fault::SwallowReplies, Fault::CutReplies, Fault::CutNextReply] {
         let proxy = Proxy::start(server.port());
         let limiter = closed(&proxy.url(), FIVE);
         assert!(limiter.check("k").wait().unwrap().is_allowed());

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{PATIENCE, admitted, closed};
-use tidegate_testkit::redis::{RedisServer, ShiftedClock, wait_for};
+use tidegate_testkit::redis::{RedisServer, ShiftedClock, Value, wait_for};
 
 const HOUR_US: i64 = 3_600_000_000;
 
@@ -36,6 +36,9 @@ fn a_clock_that_steps_back_locks_nobody_out() {
             assert!(decision.is_denied(), "{policy}, step {step}: a step back gives nothing away");
             assert!(decision.retry_after().unwrap() <= refill, "{policy}, step {step}: {decision:?}");
             assert!(decision.reset_after() <= refill, "{policy}, step {step}: {decision:?}");
+            // And it is as it says: one refill later everything is free.
+            clock.shift_micros(shift + i64::try_from(refill.as_micros()).unwrap());
+            assert_eq!(admitted(&limiter, "k", 20), 5, "{policy}, step {step}");
         }
         // And forward again: at most one capacity more.
         clock.shift_micros(0);
@@ -74,6 +77,39 @@ fn idle_keys_cost_nothing() {
         assert_eq!(limiter.counters().degraded_total(), 0);
     }
     assert!(wait_for(PATIENCE, || server.keys().is_empty()), "{:?}", server.keys());
+}
+
+fn number(value: &Value) -> u64 {
+    match value {
+        Value::Int(number) => u64::try_from(*number).unwrap(),
+        Value::BulkString(text) => std::str::from_utf8(text).unwrap().parse().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A state expires when it equals a fresh one: not before, which would give something away, and at most a millisecond
+/// after.
+#[test]
+fn nothing_expires_before_its_time() {
+    let server = RedisServer::start();
+    let now_us = || {
+        let Value::Array(time) = server.command(&["TIME"]) else { panic!("TIME answers an array") };
+        number(&time[0]) * 1_000_000 + number(&time[1])
+    };
+    let names = ["fw/1m", "ff/1m", "sl/1m", "sc/1m", "tb/1m", "lb/1m", "gc/1m"];
+    for ((policy, _), name) in POLICIES.into_iter().zip(names) {
+        let limiter = closed(&server.url(), policy);
+        for round in 0..20 {
+            let key = format!("{round}");
+            let before = now_us();
+            let decision = limiter.check(&key).cost(0.777).wait().unwrap();
+            let after = now_us();
+            let reset = u64::try_from(decision.reset_after().as_micros()).unwrap();
+            let expires = 1_000 * number(&server.command(&["PEXPIRETIME", &format!("tg:{name}:{{{key}}}")]));
+            assert!(expires >= before + reset, "{policy}: {} µs too early", before + reset - expires);
+            assert!(expires <= after + reset + 1_000, "{policy}: {} µs too late", expires - after - reset);
+        }
+    }
 }
 
 /// On the server's own time: what retry_after says, holds.

@@ -83,6 +83,12 @@ impl RedisCluster {
 
     /// Moves a slot with its keys from one of the nodes to another, step by step, while clients go on.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.move_keys(slot, from, to);
+        self.hand_over(slot, to);
+    }
+
+    /// Moves the keys of a slot, and leaves it on its way: the old owner sends who asks for what has gone to the new one.
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (source_id, target_id) = (id(source), id(target));
         let number = slot.to_string();
@@ -99,6 +105,12 @@ impl RedisCluster {
             words.extend(names.iter().map(String::as_str));
             source.command(&words);
         }
+    }
+
+    /// Makes the new owner of a slot known.
+    pub fn hand_over(&self, slot: u16, to: usize) {
+        let (target, number) = (&self.nodes[to], slot.to_string());
+        let target_id = id(target);
         // The new owner first; then the old one and the third, so that nobody has to hear of it by gossip.
         let others = self.nodes.iter().take(3).filter(|node| node.port() != target.port());
         for node in [target].into_iter().chain(others) {

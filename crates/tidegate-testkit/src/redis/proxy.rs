@@ -20,6 +20,8 @@ pub enum Fault {
     SwallowReplies,
     /// What the server answers is lost, and the connection ends with it.
     CutReplies,
+    /// The next answer is lost, and the connection ends with it; from then on nothing happens.
+    CutNextReply,
     /// Bytes come one at a time.
     Slice,
     /// Connections are closed, and new ones as soon as they are made.
@@ -154,6 +156,11 @@ fn pass_piece(piece: &[u8], to: &mut TcpStream, shared: &Shared, is_reply: bool)
         }
         Fault::SwallowReplies => is_reply || to.write_all(piece).is_ok(),
         Fault::CutReplies => !is_reply && to.write_all(piece).is_ok(),
+        Fault::CutNextReply if is_reply => {
+            *shared.fault.lock().expect("no thread has panicked") = Fault::None;
+            false
+        }
+        Fault::CutNextReply => to.write_all(piece).is_ok(),
         Fault::Slice => piece.iter().all(|byte| to.write_all(&[*byte]).is_ok()),
         Fault::Cut => false,
     }
