@@ -150,6 +150,30 @@ fn a_runtime_that_shuts_down_under_load_ends() {
     assert!(is_done.recv_timeout(common::PATIENCE).is_ok(), "a runtime did not shut down");
 }
 
+/// Who is denied and asks on and on, as no one should, does not keep others from running.
+#[test]
+fn a_task_that_only_hears_what_is_known_lets_others_run() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = RedisStore::connect(&format!("{}?timeout=5s", server.url())).await.unwrap();
+        // Remembered for ever, by a clock that stands still.
+        let limiter = Limiter::builder(store, "gcra 1/365 days".parse().unwrap()).clock(ManualClock::new()).build();
+        let has_run = std::rc::Rc::new(std::cell::Cell::new(false));
+        let local = tokio::task::LocalSet::new();
+        let runs = std::rc::Rc::clone(&has_run);
+        local
+            .run_until(async {
+                while limiter.check("k").await.unwrap().is_allowed() {}
+                tokio::task::spawn_local(async move { runs.set(true) });
+                while !has_run.get() {
+                    assert!(limiter.check("k").await.unwrap().is_denied());
+                }
+            })
+            .await;
+    });
+}
+
 #[test]
 fn a_policy_may_have_many_limits() {
     let server = RedisServer::start();

@@ -1,5 +1,6 @@
 //! What a limiter is asked. Nothing happens until `.now()` (in memory), `.await` or `.wait()` (on any store).
 
+use std::cell::Cell;
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,11 +18,21 @@ pub struct Answer<'a, T>(Progress<'a, T>);
 
 enum Progress<'a, T> {
     /// Known without asking.
-    Known(Option<Result<T, CheckError>>),
+    Known {
+        answer: Option<Result<T, CheckError>>,
+        lets_others_run: bool,
+    },
     Asked(Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>),
 }
 
 impl<'a, T> Answer<'a, T> {
+    /// Now and then others are let run first: who asks in a loop for what is known would otherwise never pause.
+    fn known(answer: T) -> Self {
+        thread_local! { static COUNT: Cell<u8> = const { Cell::new(0) } }
+        let count = COUNT.with(|count| count.replace(count.get().wrapping_add(1)));
+        Self(Progress::Known { answer: Some(Ok(answer)), lets_others_run: count == 0 })
+    }
+
     fn asked(answer: impl Future<Output = Result<T, CheckError>> + Send + 'a) -> Self {
         Self(Progress::Asked(Box::pin(answer)))
     }
@@ -32,8 +43,13 @@ impl<T: Unpin> Future for Answer<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
+            Progress::Known { lets_others_run, .. } if *lets_others_run => {
+                *lets_others_run = false;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
             // Asked for again after it was given, as no one should: there will be nothing.
-            Progress::Known(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            Progress::Known { answer, .. } => answer.take().map_or(Poll::Pending, Poll::Ready),
             Progress::Asked(answer) => answer.as_mut().poll(context),
         }
     }
@@ -102,7 +118,7 @@ impl<'a, S: Store> IntoFuture for Check<'a, S> {
 
     fn into_future(self) -> Self::IntoFuture {
         match self.known() {
-            Some(decision) => Answer(Progress::Known(Some(Ok(decision)))),
+            Some(decision) => Answer::known(decision),
             None => Answer::asked(self.answer()),
         }
     }
