@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tidegate::{AnyStore, Cost, Decision, FailurePolicy, Limiter, Outcome, Policy, StoreUrl};
+use tidegate::{AnyStore, Cost, Decision, Degraded, FailurePolicy, Limiter, Outcome, Policy, StoreUrl};
 
 use crate::figures::{Figures, Number};
 
@@ -26,7 +26,7 @@ pub(crate) struct CheckOptions {
     #[command(flatten)]
     on: KeyOptions,
     /// What the request costs: at most three decimals; 0 takes nothing
-    #[arg(long, short, default_value = "1")]
+    #[arg(long, short, default_value = "1", allow_negative_numbers = true)]
     cost: Cost,
 }
 
@@ -89,7 +89,9 @@ pub(crate) fn peek(options: &KeyOptions) -> anyhow::Result<ExitCode> {
     let asked = options.connect()?;
     let decision = asked.limiter.check(&options.key).cost(Cost::ZERO).wait()?;
     options.print(&asked, &decision, None)?;
-    Ok(exit_code(decision.remaining() > 0))
+    // Where nobody knows what is left, what the failure policy says.
+    let is_known = decision.degraded().is_none() || asked.is_local();
+    Ok(exit_code(if is_known { decision.remaining() > 0 } else { decision.is_allowed() }))
 }
 
 pub(crate) fn reset(options: &KeyOptions) -> anyhow::Result<ExitCode> {
@@ -126,10 +128,16 @@ impl KeyOptions {
 
     fn print(&self, asked: &Asked, decision: &Decision, cost: Option<Cost>) -> anyhow::Result<()> {
         let degraded = decision.degraded();
-        if degraded.is_some() && !asked.may_degrade {
+        if let Some(reason) = degraded {
             let health = asked.limiter.counters().store;
             let error = health.and_then(|health| health.last_error).unwrap_or_default();
-            bail!("{error} (failure=open, closed or local in the store's URL says what to answer then)");
+            if reason == Degraded::Unreadable {
+                bail!("{error}; `tidegate reset` takes it away");
+            }
+            if !asked.may_degrade {
+                bail!("{error} (failure=open, closed or local in the store's URL says what to answer then)");
+            }
+            eprintln!("tidegate: {error}");
         }
         let mut stdout = std::io::stdout().lock();
         let text = match self.output {
@@ -138,7 +146,7 @@ impl KeyOptions {
                     key: &self.key,
                     cost: cost.map(Number),
                     figures: Figures::of(decision),
-                    degraded: degraded.map(tidegate::Degraded::name),
+                    degraded: degraded.map(Degraded::name),
                 };
                 serde_json::to_string(&answer)?
             }
@@ -161,9 +169,12 @@ impl Asked {
         format!("{verdict}{}", self.figures(decision))
     }
 
+    fn is_local(&self) -> bool {
+        matches!(self.limiter.failure_policy(), Some(FailurePolicy::Local { .. }))
+    }
+
     /// What is left; where nobody knows, why.
     fn figures(&self, decision: &Decision) -> String {
-        let is_local = matches!(self.limiter.failure_policy(), Some(FailurePolicy::Local { .. }));
         let left = format!("{} of {} left", decision.remaining(), decision.limit());
         let reset = match decision.reset_after() {
             Duration::ZERO => String::new(),
@@ -171,10 +182,10 @@ impl Asked {
         };
         match decision.degraded() {
             None => format!("{left}{reset}"),
-            Some(reason) if is_local => {
-                format!("{left}{reset}, counted here alone: the store did not answer ({reason})")
+            Some(reason) if self.is_local() => {
+                format!("{left}{reset}, counted here alone, without the store ({reason})")
             }
-            Some(reason) => format!("the store did not answer ({reason})"),
+            Some(reason) => format!("decided without the store ({reason})"),
         }
     }
 }

@@ -75,9 +75,10 @@ fn memory_forgets_and_says_so() {
 #[test]
 fn what_is_not_right_is_said_with_code_2() {
     let nobody = format!("redis://127.0.0.1:{}/", free_port());
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["check", "k", "-p", "1/fortnight"], "unknown unit"),
         (&["check", "k", "-p", "1/s", "-c", "0.0001"], "finer than 0.001"),
+        (&["check", "k", "-p", "1/s", "-c", "-1"], "negative"),
         (&["check", "", "-p", "1/s"], "empty"),
         (&["check", "k", "-p", "1/s", "-s", "http://h"], "expected memory://, redis://"),
         (&["check", "k", "-p", "1/s", "-s", "redis://h?colour=blue"], "unknown option"),
@@ -94,11 +95,16 @@ fn a_failure_policy_in_the_url_answers_for_a_store_that_does_not() {
     let nobody = |failure: &str| format!("redis://127.0.0.1:{}/?failure={failure}", free_port());
     let check = |failure: &str| told(&tidegate(&["check", "k", "-p", "5/day", "-s", &nobody(failure)]));
     let (code, text) = check("open");
-    assert!(code == 0 && text.starts_with("allowed; the store did not answer"), "{text}");
+    assert!(code == 0 && text.starts_with("allowed; decided without the store"), "{text}");
     let (code, text) = check("closed");
-    assert!(code == 1 && text.contains("the store did not answer"), "{text}");
+    assert!(code == 1 && text.contains("decided without the store"), "{text}");
     let (code, text) = check("local&instances=5");
     assert!(code == 0 && text.contains("0 of 1 left") && text.contains("here alone"), "{text}");
+    // The cause is told beside it; and a look says what a check would.
+    let output = tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("open")]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("refused"), "{output:?}");
+    assert_eq!(tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("closed")]).status.code(), Some(1));
 }
 
 /// Ctrl-C in the middle of a simulation on Redis takes away what it has written.

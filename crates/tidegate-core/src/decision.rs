@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// Durations are exact, rounded up to the store's tick (1 ns in memory) and no other way: a request repeated
 /// after [`retry_after`](Self::retry_after) is allowed, and just before it is denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     pub(crate) verdict: Verdict,
     /// What the verdict is about: the delay of what is allowed, the wait of what is denied.
@@ -16,6 +16,20 @@ pub struct Decision {
     pub(crate) remaining: u32,
     pub(crate) limit_index: u32,
     pub(crate) degraded: Option<Degraded>,
+}
+
+/// By the names that it is asked for.
+impl std::fmt::Debug for Decision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome())
+            .field("limit", &self.limit)
+            .field("remaining", &self.remaining)
+            .field("reset_after", &self.reset_after())
+            .field("limit_index", &self.limit_index)
+            .field("degraded", &self.degraded)
+            .finish()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,7 +64,7 @@ pub trait Store: Send + Sync + 'static {
 
 /// A store that could not answer, and why. The memory store always can.
 #[derive(Debug, thiserror::Error)]
-#[error("the store could not answer ({reason}): {source}")]
+#[error("the store could not answer ({reason})")]
 pub struct StoreError {
     reason: Degraded,
     source: Box<dyn std::error::Error + Send + Sync>,

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
 use crate::command::GivenTime;
-use crate::dial::Dialer;
+use crate::dial::{Dialer, told};
 use crate::health::Health;
 use crate::line::Line;
 use crate::runtime::OwnRuntime;
@@ -155,10 +155,10 @@ impl Prepared {
             Route::Single(line) => {
                 line.connect()
                     .await
-                    .map_err(|error| ConnectError::Redis(format!("{}: {error}", line.destination())))?;
+                    .map_err(|error| ConnectError::Redis(format!("{}: {}", line.destination(), told(&error))))?;
             }
             Route::Cluster(cluster) => {
-                cluster.connect().await.map_err(|error| ConnectError::Redis(format!("cluster: {error}")))?;
+                cluster.connect().await.map_err(|error| ConnectError::Redis(format!("cluster: {}", told(&error))))?;
             }
         }
         Ok(RedisStore::of(self.0))

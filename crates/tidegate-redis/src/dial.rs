@@ -89,7 +89,9 @@ impl Dialer {
         };
         match timeout(self.url.settings.connect_timeout, dialled).await {
             Ok(result) => result,
-            Err(_) => Err(failed("no connection within the time that is set")),
+            Err(_) => {
+                Err(failed("no answer within connect_timeout, 500 ms where not set: does it hang, or expect TLS?"))
+            }
         }
     }
 
@@ -186,6 +188,19 @@ impl Dialer {
 
     pub(crate) fn url(&self) -> &RedisUrl {
         &self.url
+    }
+}
+
+/// A connection's error in words for who has to do something about it.
+pub(crate) fn told(error: &RedisError) -> String {
+    let text = error.to_string();
+    if text.contains("NOAUTH") {
+        return "it wants a password: redis://:password@host/ or redis://user:password@host/".to_owned();
+    }
+    match error.kind() {
+        ErrorKind::Parse => "what answers there does not speak Redis (rediss:// is for TLS)".to_owned(),
+        ErrorKind::Client => text.trim_end_matches(" - Client").to_owned(),
+        _ => text,
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum AskError {
     Timeout,
     #[error("not connected to Redis: {0}")]
     Disconnected(Arc<str>),
-    #[error("Redis has failed again and again: {0}")]
+    #[error("Redis is not asked until it answers a probe: {0}")]
     BreakerOpen(Arc<str>),
     #[error("too many checks are waiting for Redis already")]
     Overloaded,

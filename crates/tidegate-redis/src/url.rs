@@ -218,7 +218,7 @@ impl RedisUrl {
             _ => {
                 return error(format!(
                     "unknown option `{name}`: expected prefix, timeout, connect_timeout, max_waiting, sentinel_user, \
-                     sentinel_password, ca, cert, key or insecure"
+                     sentinel_password, ca, cert, key or insecure; of a limiter also failure, instances, deny_cache or lazy"
                 ));
             }
         }
@@ -231,6 +231,9 @@ impl RedisUrl {
         self.settings.connect_timeout = self.settings.connect_timeout.min(LONGEST_TIMEOUT);
         if self.settings.prefix.contains(['{', '}']) {
             return error("a prefix with braces would put every key into one slot of a cluster");
+        }
+        if self.settings.max_waiting == 0 {
+            return error("max_waiting=0: expected at least 1");
         }
         if self.settings.deadline.is_zero() || self.settings.connect_timeout.is_zero() {
             return error("a timeout of 0 leaves no time to answer");
@@ -250,7 +253,13 @@ impl Tls {
             "ca" => self.ca = Some(value.into()),
             "cert" => self.certificate = Some(value.into()),
             "key" => self.key = Some(value.into()),
-            _ => self.is_insecure = matches!(&*value, "" | "true" | "1"),
+            _ => {
+                self.is_insecure = match &*value {
+                    "" | "true" | "1" => true,
+                    "false" | "0" => false,
+                    other => return error(format!("insecure={other}: expected true or false")),
+                }
+            }
         }
         Ok(())
     }
@@ -334,6 +343,8 @@ mod tests {
             ("rediss://h?cert=x", "belong together"),
             ("redis://h?prefix={a}", "one slot"),
             ("redis://h?max_waiting=many", "whole number"),
+            ("redis://h?max_waiting=0", "at least 1"),
+            ("rediss://h?insecure=perhaps", "true or false"),
             ("redis://h?colour=blue", "unknown option `colour`"),
         ];
         for (url, expected) in cases {

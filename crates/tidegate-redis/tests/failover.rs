@@ -168,5 +168,6 @@ fn a_node_of_a_cluster_that_is_taken_for_a_server_says_so() {
     let limiter = closed(&cluster.nodes()[0].url(), "gcra 50/365 days");
     let refused = || (0..20).find_map(|number| limiter.reset(&key(number)).wait().err());
     let Some(CheckError::Store(error)) = refused() else { panic!("one node has all slots") };
-    assert!(error.to_string().contains("redis+cluster://"), "{error}");
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("redis+cluster://"), "{cause}");
 }

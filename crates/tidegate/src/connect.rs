@@ -273,9 +273,18 @@ fn redis(url: &str) -> Result<StoreUrl, ConnectError> {
             "failure" => failure = Some(value),
             "instances" => instances = Some(number("instances", value)?),
             "deny_cache" => read.deny_cache = Some(number("deny_cache", value)?),
-            "lazy" => read.is_lazy = matches!(value, "" | "true" | "1"),
+            "lazy" => {
+                read.is_lazy = match value {
+                    "" | "true" | "1" => true,
+                    "false" | "0" => false,
+                    other => return Err(ConnectError::Url(format!("lazy={other}: expected true or false"))),
+                }
+            }
             _ => rest.push(option),
         }
+    }
+    if instances == Some(0) {
+        return Err(ConnectError::Url("instances=0: expected at least 1".to_owned()));
     }
     read.failure = match (failure, instances) {
         (None, None) => None,
@@ -338,6 +347,8 @@ mod tests {
             "redis://h?failure=maybe",
             "redis://h?failure=open&instances=2",
             "redis://h?deny_cache=x",
+            "redis://h?instances=0",
+            "redis://h?lazy=perhaps",
             "redis://h?colour=1",
         ] {
             assert!(StoreUrl::read(bad).is_err(), "{bad}");

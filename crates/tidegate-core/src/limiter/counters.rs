@@ -7,7 +7,7 @@ use crate::health::StoreHealth;
 
 /// What a limiter answered, and how its store is. A snapshot; counts are since the limiter was made, together with all
 /// that were made of it by [`with_policy`](crate::Limiter::with_policy).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
     /// Requests that were allowed, degraded ones among them.
@@ -37,6 +37,23 @@ impl Counters {
     #[must_use]
     pub fn degraded_total(&self) -> u64 {
         self.degraded.iter().sum()
+    }
+}
+
+/// Of the reasons, those that there were.
+impl std::fmt::Debug for Counters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let degraded = Degraded::ALL.map(|reason| (reason, self.degraded(reason)));
+        let degraded: Vec<(Degraded, u64)> = degraded.into_iter().filter(|(_, count)| *count > 0).collect();
+        f.debug_struct("Counters")
+            .field("allowed", &self.allowed)
+            .field("denied", &self.denied)
+            .field("never_allowed", &self.never_allowed)
+            .field("deny_cache_hits", &self.deny_cache_hits)
+            .field("refunds", &self.refunds)
+            .field("degraded", &degraded)
+            .field("store", &self.store)
+            .finish()
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::{Numbered, Shared};
+use crate::dial::told;
 
 /// The first wait after an attempt that failed, and the longest. With jitter: half of it up to all of it.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
@@ -30,7 +31,7 @@ pub(super) async fn rejoin(line: Weak<Shared>, mut old: Option<Numbered>) {
             Err(error) => {
                 line.health.failed_to_connect();
                 line.count_attempt();
-                line.take_down(&mut line.state.lock(), error.to_string().into());
+                line.take_down(&mut line.state.lock(), told(&error).into());
             }
         }
     }
