@@ -147,16 +147,14 @@ impl StoreUrl {
     }
 
     /// Within what time a check is answered, where the URL says nothing of it.
+    #[cfg_attr(not(feature = "redis"), allow(unused_variables, unused_mut))] // Memory answers at once.
     pub fn patience(mut self, timeout: Duration) -> Self {
-        match &mut self.place {
-            Place::Memory { .. } => {}
-            #[cfg(feature = "redis")]
-            Place::Redis { url } => {
-                let query = url.split_once('?').map_or("", |(_, query)| query);
-                if !query.split('&').any(|option| option.starts_with("timeout=")) {
-                    let separator = if url.contains('?') { '&' } else { '?' };
-                    url.push_str(&format!("{separator}timeout={}ms", timeout.as_millis()));
-                }
+        #[cfg(feature = "redis")]
+        if let Place::Redis { url } = &mut self.place {
+            let query = url.split_once('?').map_or("", |(_, query)| query);
+            if !query.split('&').any(|option| option.starts_with("timeout=")) {
+                let separator = if url.contains('?') { '&' } else { '?' };
+                url.push_str(&format!("{separator}timeout={}ms", timeout.as_millis()));
             }
         }
         self
