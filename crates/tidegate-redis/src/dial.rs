@@ -8,6 +8,7 @@ use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
     PushInfo, PushKind, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, Value,
 };
+use rustls::crypto::CryptoProvider;
 use tokio::time::timeout;
 
 use crate::url::{Address, Login, RedisUrl, Topology};
@@ -51,6 +52,11 @@ impl Dialer {
         let certificates = match &url.tls {
             None => None,
             Some(tls) => {
+                // A program with several kinds of cryptography, by way of other crates, would have to say which to take.
+                if CryptoProvider::get_default().is_none() {
+                    // Somebody else may have said so just now.
+                    let _ = rustls::crypto::ring::default_provider().install_default();
+                }
                 let client_tls = match (&tls.certificate, &tls.key) {
                     (Some(certificate), Some(key)) => {
                         Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
