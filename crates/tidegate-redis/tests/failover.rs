@@ -140,6 +140,7 @@ fn a_slot_on_its_way_is_followed() {
     for limiter in [&limiter, &log, &new] {
         assert_eq!(admitted(limiter, "k", 7), 0);
         assert_eq!(limiter.counters().degraded_total(), 0);
+        assert_eq!(limiter.counters().store.unwrap().reconnects, 0, "no connection was lost");
     }
 }
 

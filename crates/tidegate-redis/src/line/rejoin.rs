@@ -22,7 +22,10 @@ pub(super) async fn rejoin(line: Weak<Shared>, mut old: Option<Numbered>) {
         let Some(line) = line.upgrade() else { return };
         match attempt(&line, old.take()).await {
             Ok(connection) => {
-                line.health.reconnected();
+                // The first one, made in the background, is none that was lost.
+                if line.state.lock().generation > 0 {
+                    line.health.reconnected();
+                }
                 // Until it has answered something: a server that greets and closes is not dialled on and on.
                 line.count_attempt();
                 line.joined(connection);
