@@ -1,5 +1,6 @@
 //! A cluster of three primaries with a replica each.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::sentinel::text;
@@ -116,6 +117,13 @@ impl RedisCluster {
         for node in [target].into_iter().chain(others) {
             node.command(&["CLUSTER", "SETSLOT", &number, "NODE", &target_id]);
         }
+        // The new owner has taken the next epoch without asking. Who has not heard of it may take the same for the next
+        // slot, and then lose that slot to what was said before the move.
+        let agree = || {
+            let [first, second, third] = [0, 1, 2].map(|node| epochs(&self.nodes[node]));
+            first == second && second == third
+        };
+        assert!(wait_for(Duration::from_secs(10), agree), "the nodes never agreed on their epochs");
     }
 
     /// Which of the first three nodes has a slot, as the first one of them that answers sees it.
@@ -138,6 +146,17 @@ impl RedisCluster {
 
 fn id(node: &RedisServer) -> String {
     text(&node.command(&["CLUSTER", "MYID"]))
+}
+
+/// The epoch of each primary's configuration, as this node knows it.
+fn epochs(node: &RedisServer) -> BTreeMap<String, String> {
+    let nodes = text(&node.command(&["CLUSTER", "NODES"]));
+    let epoch = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let is_primary = words.get(2)?.contains("master");
+        is_primary.then_some((words.first()?.to_string(), words.get(6)?.to_string()))
+    };
+    nodes.lines().filter_map(epoch).collect()
 }
 
 fn info(node: &RedisServer) -> String {
