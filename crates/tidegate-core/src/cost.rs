@@ -66,6 +66,15 @@ impl Cost {
         self.0
     }
 
+    /// This much less that; `None` if that is more.
+    #[must_use]
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(rest) => Some(Self(rest)),
+            None => None,
+        }
+    }
+
     fn from_units(units: u64) -> Result<Self, CostError> {
         units.checked_mul(THOUSANDTHS).ok_or(CostError::TooLarge).and_then(Self::from_thousandths)
     }

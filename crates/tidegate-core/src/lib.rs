@@ -6,24 +6,30 @@
 
 mod algorithm;
 mod blocking;
+mod book;
 mod clock;
 mod cost;
 mod decision;
+mod gate;
 mod hardware;
 mod health;
 mod key;
 mod limiter;
 mod memory;
+mod name;
 mod policy;
 mod record;
 #[doc(hidden)] // For Tidegate's own stores.
 pub mod remote;
 mod store;
+mod subject;
 mod sync;
 
+pub use book::{Book, BookError, Exception, Rules};
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use cost::{Cost, CostError};
 pub use decision::{Decision, Degraded, Outcome};
+pub use gate::{Ask, Effect, Gate, GateBuilder, Label, PolicyCounters, Receipt, Ruling, Verdict};
 #[doc(hidden)]
 pub use health::Histogram;
 pub use health::{Breaker, Latency, StoreHealth};
@@ -32,6 +38,8 @@ pub use limiter::{
     Answer, Check, CheckError, CheckMany, Counters, FailurePolicy, Limiter, LimiterBuilder, Refund, Reset,
 };
 pub use memory::{MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Plan};
+pub use name::{Name, NameError};
 pub use policy::{Algorithm, Anchor, Limit, Policy, PolicyError, Rate};
 pub use record::Record;
 pub use store::{BlockingError, Store, StoreError};
+pub use subject::Subject;

@@ -16,8 +16,9 @@ pub trait Store: Send + Sync + 'static {
     /// What the store works out of a policy once, so that a check need not.
     type Plan: Send + Sync + 'static;
 
-    /// Works out a policy.
-    fn plan(&self, policy: &Policy) -> Self::Plan;
+    /// Works out a policy. Plans of the same namespace whose policies differ in limits and bursts only count together;
+    /// those of different namespaces never do. A namespace consists of letters, digits and `._-~`, and may be empty.
+    fn plan(&self, policy: &Policy, namespace: &str) -> Self::Plan;
 
     /// Decides on one request, and takes what it costs if it is allowed.
     fn check(
@@ -33,6 +34,42 @@ pub trait Store: Send + Sync + 'static {
         plan: &Self::Plan,
         requests: &[(Key<'_>, Cost)],
     ) -> impl Future<Output = Vec<Result<Decision, StoreError>>> + Send;
+
+    /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. One
+    /// answer a key, in their order; of a request that is denied, the keys that would have allowed it answer like one of
+    /// cost 0.
+    ///
+    /// Where a store has no better way, they are taken from in order, and what was taken is given back on a refusal:
+    /// meanwhile others may be denied what will be free again.
+    fn check_together(
+        &self,
+        requests: &[(&Self::Plan, Key<'_>, Cost)],
+    ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send {
+        async move {
+            let mut decisions = Vec::with_capacity(requests.len());
+            let mut trouble = None;
+            for (plan, key, cost) in requests {
+                match self.check(plan, *key, *cost).await {
+                    Ok(decision) => decisions.push(decision),
+                    Err(error) => {
+                        trouble = Some(error);
+                        break;
+                    }
+                }
+            }
+            if trouble.is_some() || decisions.iter().any(Decision::is_denied) {
+                for ((plan, key, cost), decision) in requests.iter().zip(&mut decisions) {
+                    if decision.is_allowed() {
+                        match self.refund(plan, *key, *cost).await {
+                            Ok(after) => *decision = after,
+                            Err(error) => trouble = Some(error),
+                        }
+                    }
+                }
+            }
+            trouble.map_or(Ok(decisions), Err)
+        }
+    }
 
     /// Gives back what a request took, and answers like one of cost 0 made right after.
     fn refund(
@@ -55,6 +92,9 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// If this thread must not be held up.
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError>;
+
+    /// Sees to it that one of its own futures is done, without anybody waiting for it.
+    fn detach(&self, future: impl Future<Output = ()> + Send + 'static);
 
     /// How the store is, as seen from here; `None` where there is nothing to tell.
     fn health(&self) -> Option<StoreHealth> {

@@ -1,9 +1,9 @@
 //! The names that records have in Redis.
 //!
-//! `tg:tb/1m:{user:42}`: the prefix, the shape of the policy (its algorithms and periods, so that a changed shape starts
-//! afresh and a changed limit does not) and the key, as the hash tag that puts all of it in one slot. A brace or percent
-//! sign in the key is written as `%7B`, `%7D` or `%25`: nobody steers a slot, and no two keys meet. A long key is written as
-//! `tg:tb/1m:#{digest}`.
+//! `tg:tb/1m:{user:42}`, under a policy that has a name `tg:api:tb/1m:{user:42}`: the prefix, the name, the shape of the
+//! policy (its algorithms and periods, so that a changed shape starts afresh and a changed limit does not) and the key, as
+//! the hash tag that puts all of it in one slot. A brace or percent sign in the key is written as `%7B`, `%7D` or `%25`:
+//! nobody steers a slot, and no two keys meet. A long key is written as `tg:tb/1m:#{digest}`.
 
 use tidegate_core::{Algorithm, Key, Limit, Policy};
 
@@ -12,10 +12,11 @@ use crate::rate::period_us;
 /// Longer keys are stored as a digest of 192 bits.
 const LONGEST: usize = 128;
 
-/// The part of a name that comes before the key.
-pub(crate) fn shape(prefix: &str, policy: &Policy) -> Vec<u8> {
+/// The part of a name that comes before the key. A namespace, which has no slash, is never taken for a shape.
+pub(crate) fn shape(prefix: &str, namespace: &str, policy: &Policy) -> Vec<u8> {
     let limits: Vec<String> = policy.limits().iter().map(limit_shape).collect();
-    format!("{prefix}{}:", limits.join("+")).into_bytes()
+    let separator = if namespace.is_empty() { "" } else { ":" };
+    format!("{prefix}{namespace}{separator}{}:", limits.join("+")).into_bytes()
 }
 
 fn limit_shape(limit: &Limit) -> String {
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     fn named(policy: &str, key: &[u8]) -> String {
-        let shape = shape("tg:", &policy.parse().unwrap());
+        let shape = shape("tg:", "", &policy.parse().unwrap());
         String::from_utf8_lossy(&name(&shape, Key::new(key).unwrap())).into_owned()
     }
 

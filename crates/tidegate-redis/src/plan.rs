@@ -29,7 +29,7 @@ struct Numbers {
 }
 
 impl RedisPlan {
-    pub(crate) fn new(prefix: &str, policy: &Policy) -> Self {
+    pub(crate) fn new(prefix: &str, namespace: &str, policy: &Policy) -> Self {
         let limits = policy.limits();
         let log_count = limits.iter().filter(|limit| limit.algorithm() == Algorithm::SlidingWindowLog).count();
         let mut numbers = Vec::new();
@@ -51,7 +51,7 @@ impl RedisPlan {
             check: Script::new(policy, Task::Check, Load::Many),
             check_one: Script::new(policy, Task::Check, Load::One),
             refund: Script::new(policy, Task::Refund, Load::Many),
-            shape: key::shape(prefix, policy),
+            shape: key::shape(prefix, namespace, policy),
             limits: numbers.into_iter().flat_map(u64::to_be_bytes).collect(),
             refills,
             log_count,

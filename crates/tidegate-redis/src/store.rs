@@ -110,8 +110,8 @@ fn settled(outcome: Outcome) -> Result<Decision, AskError> {
 impl Store for RedisStore {
     type Plan = RedisPlan;
 
-    fn plan(&self, policy: &Policy) -> RedisPlan {
-        RedisPlan::new(&self.0.settings.prefix, policy)
+    fn plan(&self, policy: &Policy, namespace: &str) -> RedisPlan {
+        RedisPlan::new(&self.0.settings.prefix, namespace, policy)
     }
 
     async fn check(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
@@ -139,6 +139,10 @@ impl Store for RedisStore {
             return Err(BlockingError::new());
         }
         Ok(remote::wait(future))
+    }
+
+    fn detach(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.0.runtime.spawn(future);
     }
 
     fn health(&self) -> Option<StoreHealth> {

@@ -286,7 +286,7 @@ fn denials_are_remembered_until_they_no_longer_hold() {
 fn who_goes_away_holds_nobody_up() {
     let server = RedisServer::start();
     let store = Arc::new(RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap());
-    let plan = store.plan(&"gcra 1000000/365 days".parse().unwrap());
+    let plan = store.plan(&"gcra 1000000/365 days".parse().unwrap(), "");
     let key = Key::new(b"k").unwrap();
     for _ in 0..200 {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());

@@ -49,11 +49,11 @@ fn foreign_plan() -> StoreError {
 impl Store for AnyStore {
     type Plan = AnyPlan;
 
-    fn plan(&self, policy: &Policy) -> AnyPlan {
+    fn plan(&self, policy: &Policy, namespace: &str) -> AnyPlan {
         AnyPlan(match self {
-            Self::Memory(store) => Kind::Memory(store.plan(policy)),
+            Self::Memory(store) => Kind::Memory(store.plan(policy, namespace)),
             #[cfg(feature = "redis")]
-            Self::Redis(store) => Kind::Redis(store.plan(policy)),
+            Self::Redis(store) => Kind::Redis(store.plan(policy, namespace)),
         })
     }
 
@@ -68,6 +68,27 @@ impl Store for AnyStore {
             |store, plan| Store::check_many(store, plan, requests).await,
             requests.iter().map(|_| Err(foreign_plan())).collect()
         )
+    }
+
+    async fn check_together(&self, requests: &[(&AnyPlan, Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
+        match self {
+            Self::Memory(store) => {
+                let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
+                    Kind::Memory(plan) => Ok((plan, *key, *cost)),
+                    #[cfg(feature = "redis")]
+                    Kind::Redis(_) => Err(foreign_plan()),
+                });
+                Store::check_together(store, &own.collect::<Result<Vec<_>, StoreError>>()?).await
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => {
+                let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
+                    Kind::Redis(plan) => Ok((plan, *key, *cost)),
+                    Kind::Memory(_) => Err(foreign_plan()),
+                });
+                store.check_together(&own.collect::<Result<Vec<_>, StoreError>>()?).await
+            }
+        }
     }
 
     async fn refund(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
@@ -91,6 +112,14 @@ impl Store for AnyStore {
             Self::Memory(store) => store.block_on(future),
             #[cfg(feature = "redis")]
             Self::Redis(store) => store.block_on(future),
+        }
+    }
+
+    fn detach(&self, future: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Memory(store) => store.detach(future),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store.detach(future),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{FailurePolicy, Limiter, ManualClock, MemoryStore, MemoryStoreError, Policy};
+use tidegate_core::{Book, FailurePolicy, Gate, Limiter, ManualClock, MemoryStore, MemoryStoreError, Policy};
 
 use crate::any_store::AnyStore;
 
@@ -22,7 +22,7 @@ pub enum ConnectError {
     Redis(#[from] tidegate_redis::ConnectError),
 }
 
-/// Limiters by the URL of their store: in memory today, on Redis tomorrow.
+/// Limiters and gates by the URL of their store: in memory today, on Redis tomorrow.
 ///
 /// | URL | store |
 /// |---|---|
@@ -36,29 +36,50 @@ pub enum ConnectError {
 /// docs/redis.md in the repository has all.
 ///
 /// ```no_run
-/// use tidegate::{Connect, Limiter};
+/// use tidegate::{Book, Connect, Gate, Limiter, Rules};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::connect("redis://127.0.0.1/", "100/minute".parse()?).await?;
 /// let decision = limiter.check("user:42").await?;
+///
+/// let book = Book::new().with("api", Rules::new("100/minute".parse()?))?;
+/// let gate = Gate::connect("redis://127.0.0.1/", book).await?;
+/// let verdict = gate.check("api", "user:42").await?;
 /// # Ok(())
 /// # }
 /// ```
 pub trait Connect: Sized {
-    /// A limiter on the store at a URL.
-    ///
-    /// # Errors
-    /// If the URL is not one, or the store cannot be reached.
-    fn connect(url: &str, policy: Policy) -> impl Future<Output = Result<Self, ConnectError>> + Send;
+    /// What keys are held to: the [`Policy`] of a limiter, the [`Book`] of a gate.
+    type Limits;
 
-    /// A limiter on the store at a URL, for programs without an async runtime: ask it by `.wait()`.
+    /// One on the store at a URL.
     ///
     /// # Errors
     /// If the URL is not one, or the store cannot be reached.
-    fn connect_blocking(url: &str, policy: Policy) -> Result<Self, ConnectError>;
+    fn connect(url: &str, limits: Self::Limits) -> impl Future<Output = Result<Self, ConnectError>> + Send;
+
+    /// One on the store at a URL, for programs without an async runtime: ask it by `.wait()`.
+    ///
+    /// # Errors
+    /// If the URL is not one, or the store cannot be reached.
+    fn connect_blocking(url: &str, limits: Self::Limits) -> Result<Self, ConnectError>;
+}
+
+impl Connect for Gate<AnyStore> {
+    type Limits = Book;
+
+    async fn connect(url: &str, book: Book) -> Result<Self, ConnectError> {
+        StoreUrl::read(url)?.gate(book).await
+    }
+
+    fn connect_blocking(url: &str, book: Book) -> Result<Self, ConnectError> {
+        StoreUrl::read(url)?.gate_blocking(book)
+    }
 }
 
 impl Connect for Limiter<AnyStore> {
+    type Limits = Policy;
+
     async fn connect(url: &str, policy: Policy) -> Result<Self, ConnectError> {
         StoreUrl::read(url)?.connect(policy).await
     }
@@ -171,11 +192,7 @@ impl StoreUrl {
     /// # Errors
     /// If the store cannot be reached.
     pub async fn connect(self, policy: Policy) -> Result<Limiter<AnyStore>, ConnectError> {
-        let store = match &self.place {
-            Place::Memory { max_keys } => self.memory_store(*max_keys)?,
-            #[cfg(feature = "redis")]
-            Place::Redis { url } => AnyStore::Redis(self.redis_builder(url).connect().await?),
-        };
+        let store = self.store().await?;
         Ok(self.limiter(store, policy))
     }
 
@@ -184,12 +201,51 @@ impl StoreUrl {
     /// # Errors
     /// If the store cannot be reached.
     pub fn connect_blocking(self, policy: Policy) -> Result<Limiter<AnyStore>, ConnectError> {
-        let store = match &self.place {
-            Place::Memory { max_keys } => self.memory_store(*max_keys)?,
-            #[cfg(feature = "redis")]
-            Place::Redis { url } => AnyStore::Redis(self.redis_builder(url).connect_blocking()?),
-        };
+        let store = self.store_blocking()?;
         Ok(self.limiter(store, policy))
+    }
+
+    /// Connects a gate.
+    ///
+    /// # Errors
+    /// If the store cannot be reached.
+    pub async fn gate(self, book: Book) -> Result<Gate<AnyStore>, ConnectError> {
+        let store = self.store().await?;
+        Ok(self.gate_on(store, book))
+    }
+
+    /// Connects a gate, for programs without an async runtime.
+    ///
+    /// # Errors
+    /// If the store cannot be reached.
+    pub fn gate_blocking(self, book: Book) -> Result<Gate<AnyStore>, ConnectError> {
+        let store = self.store_blocking()?;
+        Ok(self.gate_on(store, book))
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(clippy::unused_async))] // Memory is there at once.
+    async fn store(&self) -> Result<AnyStore, ConnectError> {
+        match &self.place {
+            Place::Memory { max_keys } => self.memory_store(*max_keys),
+            #[cfg(feature = "redis")]
+            Place::Redis { url } => Ok(AnyStore::Redis(self.redis_builder(url).connect().await?)),
+        }
+    }
+
+    fn store_blocking(&self) -> Result<AnyStore, ConnectError> {
+        match &self.place {
+            Place::Memory { max_keys } => self.memory_store(*max_keys),
+            #[cfg(feature = "redis")]
+            Place::Redis { url } => Ok(AnyStore::Redis(self.redis_builder(url).connect_blocking()?)),
+        }
+    }
+
+    fn gate_on(self, store: AnyStore, book: Book) -> Gate<AnyStore> {
+        let mut builder = Gate::builder(store, book).failure_policy(self.failure.unwrap_or_default());
+        if let Some(keys) = self.deny_cache {
+            builder = builder.deny_cache(keys);
+        }
+        builder.build()
     }
 
     fn memory_store(&self, max_keys: u64) -> Result<AnyStore, ConnectError> {

@@ -6,10 +6,11 @@ mod connect;
 pub use any_store::{AnyPlan, AnyStore};
 pub use connect::{Connect, ConnectError, StoreUrl};
 pub use tidegate_core::{
-    Algorithm, Anchor, Answer, BlockingError, Breaker, Check, CheckError, CheckMany, Clock, Cost, CostError, Counters,
-    Decision, Degraded, EmptyKey, FailurePolicy, Key, Latency, Limit, Limiter, LimiterBuilder, ManualClock,
-    MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Outcome, Plan, Policy, PolicyError, Rate, Record,
-    Refund, Reset, Store, StoreError, StoreHealth, Timestamp,
+    Algorithm, Anchor, Answer, Ask, BlockingError, Book, BookError, Breaker, Check, CheckError, CheckMany, Clock, Cost,
+    CostError, Counters, Decision, Degraded, Effect, EmptyKey, Exception, FailurePolicy, Gate, GateBuilder, Key, Label,
+    Latency, Limit, Limiter, LimiterBuilder, ManualClock, MemoryStats, MemoryStore, MemoryStoreBuilder,
+    MemoryStoreError, Name, NameError, Outcome, Plan, Policy, PolicyCounters, PolicyError, Rate, Receipt, Record,
+    Refund, Reset, Rules, Ruling, Store, StoreError, StoreHealth, Subject, Timestamp, Verdict,
 };
 #[cfg(feature = "redis")]
 pub use tidegate_redis::{RedisPlan, RedisStore, RedisStoreBuilder};

@@ -41,7 +41,7 @@ impl Contender {
 
     pub(super) async fn raw(url: &str, policy: &str) -> anyhow::Result<Self> {
         let policy: Policy = policy.parse()?;
-        let plan = RedisStore::connect(url).await?.plan(&policy);
+        let plan = RedisStore::connect(url).await?.plan(&policy, "");
         let (script, words) = plan.raw_call(Key::new(b"KEY")?);
         let mut connection = connect(url).await?;
         let _sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?;

@@ -45,21 +45,19 @@ impl Default for FailurePolicy {
 /// What a closed door says: the store may well be back by then.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
 
-/// Keys that are counted locally while the store is gone.
-const LOCAL_KEYS: u64 = 100_000;
-
 /// Answers in the store's place.
 pub(super) struct StandIn {
     failure: FailurePolicy,
     policy: Policy,
+    local_keys: u64,
     clock: Clock,
     /// Made when it is first needed: most processes never do.
     local: OnceLock<Option<(MemoryStore, Plan)>>,
 }
 
 impl StandIn {
-    pub(super) fn new(failure: FailurePolicy, policy: &Policy, clock: Clock) -> Self {
-        Self { failure, policy: policy.clone(), clock, local: OnceLock::new() }
+    pub(super) fn new(failure: FailurePolicy, policy: &Policy, local_keys: u64, clock: Clock) -> Self {
+        Self { failure, policy: policy.clone(), local_keys, clock, local: OnceLock::new() }
     }
 
     pub(super) fn failure(&self) -> FailurePolicy {
@@ -90,8 +88,8 @@ impl StandIn {
     }
 
     fn make_local(&self, instances: NonZeroU32) -> Option<(MemoryStore, Plan)> {
-        let store = MemoryStore::builder().max_keys(LOCAL_KEYS).clock(self.clock.clone()).build().ok()?;
-        let plan = store.plan(&share(&self.policy, instances));
+        let store = MemoryStore::builder().max_keys(self.local_keys).clock(self.clock.clone()).build().ok()?;
+        let plan = store.plan(&share(&self.policy, instances), "");
         Some((store, plan))
     }
 

@@ -8,25 +8,45 @@ use super::deny_cache::DenyCache;
 use super::failure::{FailurePolicy, StandIn};
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
-use crate::decision::Decision;
+use crate::decision::{Decision, Degraded};
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::store::{Store, StoreError};
 
 /// How a limiter on a remote store is guarded.
 #[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) failure: FailurePolicy,
-    pub(super) deny_cache: usize,
-    pub(super) clock: Clock,
+pub(crate) struct Settings {
+    pub(crate) failure: FailurePolicy,
+    pub(crate) deny_cache: usize,
+    /// Keys that are counted locally while the store is gone.
+    pub(crate) local_keys: u64,
+    pub(crate) clock: Clock,
 }
+
+impl Settings {
+    /// The same for a limiter that has few keys.
+    pub(crate) fn for_few_keys(self) -> Self {
+        Self { deny_cache: self.deny_cache.min(FEW_KEYS), local_keys: FEW_KEYS as u64, ..self }
+    }
+}
+
+/// What is counted locally where nothing is said.
+const LOCAL_KEYS: u64 = 100_000;
+
+/// Enough for the keys that have a policy of their own.
+const FEW_KEYS: usize = 16;
 
 /// What is kept of denials where nothing is said: about 2 MB.
 const DENY_CACHE: usize = 16_384;
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { failure: FailurePolicy::default(), deny_cache: DENY_CACHE, clock: Clock::system() }
+        Self {
+            failure: FailurePolicy::default(),
+            deny_cache: DENY_CACHE,
+            local_keys: LOCAL_KEYS,
+            clock: Clock::system(),
+        }
     }
 }
 
@@ -41,7 +61,7 @@ impl Guard {
     pub(super) fn new(settings: Settings, policy: &Policy, tally: Arc<Tally>) -> Self {
         Self {
             denied: DenyCache::new(settings.deny_cache, settings.clock.clone()),
-            stand_in: StandIn::new(settings.failure, policy, settings.clock.clone()),
+            stand_in: StandIn::new(settings.failure, policy, settings.local_keys, settings.clock.clone()),
             settings,
             tally,
         }
@@ -90,14 +110,37 @@ impl Guard {
         known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect()
     }
 
+    /// The answer in the place of a store that could not give one, counted.
+    pub(super) fn stand_in(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Decision {
+        let decision = self.stand_in.check(key, cost, reason);
+        self.tally.check(&decision);
+        decision
+    }
+
+    /// Gives back what a [`stand_in`](Self::stand_in) took.
+    pub(super) fn stand_in_refund(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Decision {
+        self.stand_in.refund(key, cost, reason)
+    }
+
+    /// When something is asked, for what is learned from the answer.
+    pub(super) fn now(&self) -> Timestamp {
+        self.denied.now()
+    }
+
     /// Counts what the store answered, and remembers it; answers in its place if it could not.
-    fn take(&self, key: Key<'_>, cost: Cost, asked_at: Timestamp, answer: Result<Decision, StoreError>) -> Decision {
+    pub(super) fn take(
+        &self,
+        key: Key<'_>,
+        cost: Cost,
+        asked_at: Timestamp,
+        answer: Result<Decision, StoreError>,
+    ) -> Decision {
         let decision = match answer {
             Ok(decision) => {
                 self.denied.learn(key, cost, asked_at, &decision);
                 decision
             }
-            Err(error) => self.stand_in.check(key, cost, error.reason()),
+            Err(error) => return self.stand_in(key, cost, error.reason()),
         };
         self.tally.check(&decision);
         decision

@@ -5,6 +5,7 @@ mod deny_cache;
 mod failure;
 mod guard;
 mod request;
+mod together;
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +13,17 @@ use std::sync::Arc;
 pub use counters::Counters;
 use counters::Tally;
 pub use failure::FailurePolicy;
-use guard::{Guard, Settings};
+use guard::Guard;
+pub(crate) use guard::Settings;
 pub use request::{Answer, Check, CheckMany, Refund, Reset};
+pub(crate) use together::{Answers, Asked, check_together};
 
 use crate::clock::Clock;
 use crate::cost::{Cost, CostError};
 use crate::decision::Decision;
 use crate::key::{EmptyKey, Key};
 use crate::memory::MemoryStore;
+use crate::name::Name;
 use crate::policy::Policy;
 use crate::store::{BlockingError, Store, StoreError};
 
@@ -46,6 +50,7 @@ struct Shared<S: Store> {
     store: Arc<S>,
     plan: S::Plan,
     policy: Policy,
+    namespace: Arc<str>,
     /// Where the store is across a network.
     guard: Option<Guard>,
 }
@@ -63,6 +68,14 @@ pub enum CheckError {
     /// The store could not answer: only of a [reset](Limiter::reset), which nothing can stand in for.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A gate has no policy of this name.
+    #[error("there is no policy `{name}`: expected one of {known}")]
+    UnknownPolicy {
+        /// What was asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
     /// `.wait()` on a thread that must not.
     #[error(transparent)]
     Blocking(#[from] BlockingError),
@@ -88,25 +101,31 @@ impl<S: Store> Limiter<S> {
         Self::builder(store, policy).build()
     }
 
-    /// A limiter on a remote store that says what happens when it fails.
+    /// A limiter with settings of its own: a namespace, and what happens when a remote store fails.
     pub fn builder(store: S, policy: Policy) -> LimiterBuilder<S> {
-        LimiterBuilder { store, policy, settings: Settings::default() }
+        LimiterBuilder { store, policy, namespace: None, settings: Settings::default() }
     }
 
-    fn on(store: Arc<S>, policy: Policy, guard: Option<Guard>) -> Self {
-        let plan = store.plan(&policy);
-        Self { shared: Arc::new(Shared { store, plan, policy, guard }) }
+    /// A limiter of a namespace.
+    pub(crate) fn on(store: Arc<S>, policy: Policy, namespace: Arc<str>, settings: Settings) -> Self {
+        let guard = store.is_remote().then(|| Guard::new(settings, &policy, Arc::new(Tally::default())));
+        Self::guarded(store, policy, namespace, guard)
+    }
+
+    fn guarded(store: Arc<S>, policy: Policy, namespace: Arc<str>, guard: Option<Guard>) -> Self {
+        let plan = store.plan(&policy, &namespace);
+        Self { shared: Arc::new(Shared { store, plan, policy, namespace, guard }) }
     }
 
     /// The same limiter under a changed policy. Where only limits or bursts differ, what was used counts on; where an
     /// algorithm, an anchor or a period does, keys start afresh.
     ///
     /// It is not a second limiter beside this one: where only limits or bursts differ, the two count together. Limits that
-    /// are to count apart need a store each, or keys that differ.
+    /// are to count apart need a [namespace](LimiterBuilder::namespace) each, or are policies of one [`Book`](crate::Book).
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy));
-        Self::on(Arc::clone(&self.shared.store), policy, guard)
+        Self::guarded(Arc::clone(&self.shared.store), policy, Arc::clone(&self.shared.namespace), guard)
     }
 
     /// What it has answered so far, and how its store is. In memory nothing is counted.
@@ -119,6 +138,10 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn failure_policy(&self) -> Option<FailurePolicy> {
         self.shared.guard.as_ref().map(Guard::failure)
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        &self.shared.namespace
     }
 
     /// The policy it holds keys to.
@@ -198,15 +221,22 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// What configures a [`Limiter`] on a remote store. In memory there is nothing that these settings could do.
+/// What configures a [`Limiter`]. In memory only the namespace means anything.
 #[must_use]
 pub struct LimiterBuilder<S: Store> {
     store: S,
     policy: Policy,
+    namespace: Option<Name>,
     settings: Settings,
 }
 
 impl<S: Store> LimiterBuilder<S> {
+    /// Counts apart from limiters of other namespaces in the same store; all without one count together.
+    pub fn namespace(mut self, name: Name) -> Self {
+        self.namespace = Some(name);
+        self
+    }
+
     /// What is answered when the store cannot; [`FailurePolicy::Local`] where not given.
     pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
         self.settings.failure = failure;
@@ -229,8 +259,8 @@ impl<S: Store> LimiterBuilder<S> {
     /// The limiter.
     #[must_use]
     pub fn build(self) -> Limiter<S> {
-        let guard = self.store.is_remote().then(|| Guard::new(self.settings, &self.policy, Arc::new(Tally::default())));
-        Limiter::on(Arc::new(self.store), self.policy, guard)
+        let namespace = self.namespace.map_or_else(|| Arc::from(""), |name| name.shared());
+        Limiter::on(Arc::new(self.store), self.policy, namespace, self.settings)
     }
 }
 

@@ -46,15 +46,18 @@ impl Fingerprinter {
         Self { short: BlockCipher::new(round_keys), any: SipHasher13::new_with_keys(sip.h1, sip.h2) }
     }
 
-    /// One whose fingerprints are those of keys under `policy`'s shape: its algorithms, anchors and periods.
-    /// A policy that changes in these starts afresh; one that changes in limit or burst finds what was used.
-    pub(super) fn for_shape(&self, policy: &Policy) -> Self {
+    /// One whose fingerprints are those of keys of a namespace under `policy`'s shape: its algorithms, anchors and
+    /// periods. A policy that changes in these starts afresh; one that changes in limit or burst finds what was used.
+    pub(super) fn for_shape(&self, policy: &Policy, namespace: &str) -> Self {
         let mut shape = Vec::new();
         for limit in policy.limits() {
             shape.push(limit.algorithm() as u8);
             shape.push(u8::from(limit.opens_with_first_hit()));
             shape.extend_from_slice(&limit.period_ns().to_le_bytes());
         }
+        // What comes before it is of a length that is divisible by ten: together they are of one meaning only.
+        shape.push(0);
+        shape.extend_from_slice(namespace.as_bytes());
         let derived = self.any.hash(&shape);
         Self::of_secret(SipHasher13::new_with_keys(derived.h1, derived.h2))
     }
@@ -133,8 +136,9 @@ mod tests {
         let [minute, hour] = ["1/minute", "1/hour"].map(|text| text.parse().unwrap());
         for key in [&b"short"[..], b"a key that is longer than fifteen bytes"] {
             assert_ne!(one.fingerprint(key), other.fingerprint(key));
-            assert_ne!(one.for_shape(&minute).fingerprint(key), one.for_shape(&hour).fingerprint(key));
-            assert_eq!(one.for_shape(&minute).fingerprint(key), one.for_shape(&minute).fingerprint(key));
+            assert_ne!(one.for_shape(&minute, "").fingerprint(key), one.for_shape(&hour, "").fingerprint(key));
+            assert_eq!(one.for_shape(&minute, "").fingerprint(key), one.for_shape(&minute, "").fingerprint(key));
+            assert_ne!(one.for_shape(&minute, "a").fingerprint(key), one.for_shape(&minute, "b").fingerprint(key));
         }
     }
 }

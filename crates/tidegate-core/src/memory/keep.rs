@@ -91,7 +91,7 @@ struct Ran {
     now: u64,
 }
 
-/// What is done to a key: [`Checking`] or [`Refunding`].
+/// What is done to a key: [`Checking`], [`Probing`] or [`Refunding`].
 pub(super) trait Operation {
     /// Whether it takes what it costs.
     const TAKES: bool;
@@ -107,6 +107,23 @@ impl Operation for Checking {
     #[inline(always)]
     fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
         decide(steps, states, now, cost)
+    }
+}
+
+/// Decides as a check would, and takes nothing.
+pub(super) struct Probing;
+
+impl Operation for Probing {
+    const TAKES: bool = false;
+
+    fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
+        let (decision, written) = decide(steps, states, now, cost);
+        if decision.is_denied() {
+            return (decision, written);
+        }
+        // Given back at the instant at which it was taken: as if it had not been.
+        refund(steps, states, now, cost);
+        (decision, Written::Nothing)
     }
 }
 

@@ -13,6 +13,7 @@ mod probe;
 mod table;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
+mod turns;
 
 use std::fmt;
 
@@ -27,9 +28,10 @@ use crate::key::Key;
 use crate::policy::Policy;
 use crate::store::{BlockingError, Store, StoreError};
 use fingerprint::Fingerprinter;
-use keep::{Checking, InRecord, InSlot, InSlotOrRecord, Operation, Refunding};
+use keep::{Checking, InRecord, InSlot, InSlotOrRecord, Operation, Probing, Refunding};
 use plan::Kept;
 use table::{Place, Table};
+use turns::Turns;
 
 /// How many keys are hashed and brought near before the first of them is decided on.
 const BATCH: usize = 32;
@@ -49,6 +51,7 @@ const BATCH: usize = 32;
 pub struct MemoryStore {
     table: Table,
     fingerprinter: Fingerprinter,
+    turns: Turns,
 }
 
 /// What a memory store holds and has let go.
@@ -114,7 +117,7 @@ impl MemoryStoreBuilder {
             return Err(MemoryStoreError::NoKeys);
         }
         let table = Table::new(max_keys, clock).ok_or(MemoryStoreError::OutOfMemory { max_keys })?;
-        Ok(MemoryStore { table, fingerprinter: Fingerprinter::random() })
+        Ok(MemoryStore { table, fingerprinter: Fingerprinter::random(), turns: Turns::default() })
     }
 }
 
@@ -141,10 +144,10 @@ impl MemoryStore {
         }
     }
 
-    /// Works out a policy.
+    /// Works out a policy. In different namespaces the same key is counted apart.
     #[must_use]
-    pub fn plan(&self, policy: &Policy) -> Plan {
-        Plan::new(policy, self.fingerprinter.for_shape(policy))
+    pub fn plan(&self, policy: &Policy, namespace: &str) -> Plan {
+        Plan::new(policy, self.fingerprinter.for_shape(policy, namespace))
     }
 
     /// Decides on one request, and takes what it costs if it is allowed.
@@ -177,6 +180,42 @@ impl MemoryStore {
             batch.iter().for_each(|(place, _)| self.table.prefetch_beyond(*place));
             decisions.extend(batch.into_iter().map(|(place, cost)| self.run::<Checking>(plan, place, now, cost)));
         }
+    }
+
+    /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. Requests
+    /// that share a key come one after the other. One answer a key; of a request that is denied, the keys that would have
+    /// allowed it answer like one of cost 0.
+    pub fn check_together(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<Decision> {
+        let places: Vec<(&Plan, Place<'_>, Cost)> =
+            requests.iter().map(|(plan, key, cost)| (*plan, self.place(plan, *key), *cost)).collect();
+        let _turn = self.turns.take(places.iter().map(|(_, place, _)| place.fingerprint));
+        let now = self.table.clock().now().as_nanos();
+        let probed = places.iter().map(|(plan, place, cost)| self.run::<Probing>(plan, *place, now, *cost)).collect();
+        if places.iter().zip(&probed).any(|(_, decision): (_, &Decision)| decision.is_denied()) {
+            return self.none_taken(&places, probed, now);
+        }
+        let taken: Vec<Decision> =
+            places.iter().map(|(plan, place, cost)| self.run::<Checking>(plan, *place, now, *cost)).collect();
+        if taken.iter().all(Decision::is_allowed) {
+            return taken;
+        }
+        // Somebody came in between with one of the keys alone, or one of them is there twice.
+        for ((plan, place, cost), decision) in places.iter().zip(&taken) {
+            if decision.is_allowed() {
+                self.run::<Refunding>(plan, *place, now, *cost);
+            }
+        }
+        self.none_taken(&places, taken, now)
+    }
+
+    /// The answers to a request that was denied.
+    fn none_taken(&self, places: &[(&Plan, Place<'_>, Cost)], mut decisions: Vec<Decision>, now: u64) -> Vec<Decision> {
+        for ((plan, place, _), decision) in places.iter().zip(&mut decisions) {
+            if decision.is_allowed() {
+                *decision = self.run::<Checking>(plan, *place, now, Cost::ZERO);
+            }
+        }
+        decisions
     }
 
     /// Gives back what a request took, and answers like one of cost 0 made right after.
@@ -220,8 +259,8 @@ impl MemoryStore {
 impl Store for MemoryStore {
     type Plan = Plan;
 
-    fn plan(&self, policy: &Policy) -> Plan {
-        self.plan(policy)
+    fn plan(&self, policy: &Policy, namespace: &str) -> Plan {
+        self.plan(policy, namespace)
     }
 
     async fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
@@ -232,6 +271,10 @@ impl Store for MemoryStore {
         let mut decisions = Vec::new();
         self.check_many(plan, requests.iter().copied(), &mut decisions);
         decisions.into_iter().map(Ok).collect()
+    }
+
+    async fn check_together(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
+        Ok(self.check_together(requests))
     }
 
     async fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
@@ -249,6 +292,10 @@ impl Store for MemoryStore {
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
         Ok(blocking::wait(future))
+    }
+
+    fn detach(&self, future: impl Future<Output = ()> + Send + 'static) {
+        blocking::wait(future);
     }
 }
 

@@ -234,7 +234,7 @@ fn a_late_thread_does_not_turn_back_time() {
         ("fixed_window 10/hour anchor=first_hit; 100/hour", 3_600),
     ] {
         let store = MemoryStore::builder().max_keys(10).build().unwrap();
-        let plan = store.plan(&policy.parse().unwrap());
+        let plan = store.plan(&policy.parse().unwrap(), "");
         let place = store.place(&plan, Key::new(b"k").unwrap());
         let now = store.table.clock().now().as_nanos();
         let all = Cost::try_from(10).unwrap();
@@ -249,7 +249,7 @@ fn a_late_thread_does_not_turn_back_time() {
 #[test]
 fn a_plan_does_not_tell_its_secret() {
     let store = MemoryStore::builder().max_keys(10).build().unwrap();
-    let shown = format!("{:?}", store.plan(&"1/s".parse().unwrap()));
+    let shown = format!("{:?}", store.plan(&"1/s".parse().unwrap(), ""));
     assert!(shown.contains("kept") && !shown.contains("SipHasher") && !shown.contains("m128i"), "{shown}");
 }
 

@@ -1,0 +1,87 @@
+//! Names of policies, tiers and namespaces.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest name there is.
+const LONGEST: usize = 64;
+
+/// A name that can stand in a header, a metric and a Redis key as it is: letters, digits, `.`, `_` and `-`, at most 64.
+/// Clones share.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+/// A text that is not a [`Name`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a name: expected 1 to {LONGEST} letters, digits, `.`, `_` or `-`")]
+pub struct NameError {
+    text: String,
+}
+
+impl Name {
+    /// The name of this text.
+    ///
+    /// # Errors
+    /// If there is anything in it but letters, digits, `.`, `_` and `-`, or nothing, or too much.
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+        if (1..=LONGEST).contains(&text.len()) && text.bytes().all(is_good) {
+            return Ok(Self(text.into()));
+        }
+        // What is shown in an error does not make it unreadable.
+        let shown = text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
+        Err(NameError { text: shown })
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl std::str::FromStr for Name {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::new(text)
+    }
+}
+
+impl std::borrow::Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe_everywhere() {
+        for good in ["api", "per-address", "v1.search_2", "A", &"x".repeat(64)] {
+            assert_eq!(Name::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", " ", "a b", "a:b", "a/b", "a~b", "\"", "a\r\nb", "ä", "{a}", &"x".repeat(65)] {
+            let error = Name::new(bad).unwrap_err().to_string();
+            assert!(error.contains("expected") && !error.contains(['\r', '\n']), "{error}");
+        }
+    }
+}

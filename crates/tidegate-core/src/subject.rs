@@ -1,0 +1,77 @@
+//! Who is asked about: a key under a named policy, its tenant and tier.
+
+use smallvec::SmallVec;
+
+use crate::cost::Cost;
+use crate::key::Key;
+
+/// One key under one named policy, and what a request costs there.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The name of the policy.
+    pub policy: &'a str,
+    /// Who.
+    pub key: &'a [u8],
+    /// Of which tier; the default's where there is none, or it is not named in the policy.
+    pub tier: Option<&'a str>,
+    /// Of which tenant: the same key of another one is somebody else. An empty name is none.
+    pub tenant: Option<&'a str>,
+    /// What the request costs.
+    pub cost: Cost,
+}
+
+impl<'a> Subject<'a> {
+    /// A request of cost 1, without tier or tenant.
+    #[must_use]
+    pub fn new<K: AsRef<[u8]> + ?Sized>(policy: &'a str, key: &'a K) -> Self {
+        Self { policy, key: key.as_ref(), tier: None, tenant: None, cost: Cost::ONE }
+    }
+}
+
+/// A key as it is stored, on the stack where it is short.
+pub(crate) type KeyBytes = SmallVec<[u8; 64]>;
+
+/// What stands before a tenant, and between it and the key.
+const TENANT: u8 = b'@';
+const END: u8 = b'/';
+
+/// A key with its tenant, so that no two of them meet: `@acme/user:42`. A slash or percent sign in the tenant is written as
+/// `%2F` or `%25`. A key without a tenant is as it is, or, where it begins like one with a tenant, `@/` and itself.
+pub(crate) fn composed(tenant: Option<&str>, key: Key<'_>) -> KeyBytes {
+    let key = key.as_bytes();
+    let mut bytes = KeyBytes::new();
+    let tenant = tenant.unwrap_or_default();
+    if !tenant.is_empty() || key.first() == Some(&TENANT) {
+        bytes.push(TENANT);
+        for byte in tenant.bytes() {
+            match byte {
+                END => bytes.extend_from_slice(b"%2F"),
+                b'%' => bytes.extend_from_slice(b"%25"),
+                other => bytes.push(other),
+            }
+        }
+        bytes.push(END);
+    }
+    bytes.extend_from_slice(key);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_of_tenant_and_key_meet() {
+        let tenants = [None, Some("a"), Some("a/b"), Some("a%2Fb"), Some("@"), Some("%"), Some("/")];
+        let keys = ["k", "/k", "@k", "@/k", "@a/k", "a/k", "@a%2Fb/k", "b/k", "%2Fk", "@@/k", "//k"];
+        let mut seen = std::collections::HashSet::new();
+        for tenant in tenants {
+            for key in keys {
+                assert!(seen.insert(composed(tenant, Key::new(key.as_bytes()).unwrap())), "{tenant:?} {key}");
+            }
+        }
+        let plain = composed(Some(""), Key::new(b"user:42").unwrap());
+        assert_eq!(&plain[..], b"user:42");
+        assert_eq!(&composed(Some("acme"), Key::new(b"user:42").unwrap())[..], b"@acme/user:42");
+    }
+}

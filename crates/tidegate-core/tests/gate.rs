@@ -1,0 +1,273 @@
+//! Books of policies: tiers, exceptions, tenants, shadows, candidates, live exchange, several keys at once.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tidegate_core::{
+    Book, BookError, CheckError, Cost, Effect, Exception, Gate, ManualClock, MemoryStore, Policy, Rules, Subject,
+    Verdict,
+};
+
+fn policy(text: &str) -> Policy {
+    text.parse().unwrap()
+}
+
+fn book(rules: Rules) -> Book {
+    Book::new().with("api", rules).unwrap()
+}
+
+fn gate(rules: Rules) -> Gate {
+    Gate::memory(book(rules))
+}
+
+fn decide(gate: &Gate, subjects: &[Subject<'_>]) -> Verdict {
+    gate.admit_at_once(subjects).expect("memory").unwrap().0
+}
+
+fn cost(units: u64) -> Cost {
+    units.try_into().unwrap()
+}
+
+#[test]
+fn a_change_of_tier_keeps_what_was_used() {
+    for is_fresh in [false, true] {
+        let rules = Rules::new(policy("sliding_window_log 10/hour"));
+        let rules = rules.tier("premium", policy("sliding_window_log 100/hour")).unwrap();
+        let gate = gate(if is_fresh { rules.fresh_tiers() } else { rules });
+        assert_eq!(gate.check("api", "k").cost(8).now().unwrap().remaining(), Some(2));
+        let kept = gate.check("api", "k").tier("premium").cost(0).now().unwrap();
+        assert_eq!(kept.remaining(), Some(if is_fresh { 100 } else { 92 }));
+        assert_eq!(kept.rulings()[0].label().tier().unwrap().as_str(), "premium");
+        // A tier that nobody has heard of is no way out.
+        assert_eq!(gate.check("api", "k").tier("platinum").cost(0).now().unwrap().remaining(), Some(2));
+    }
+}
+
+/// As of any policy whose limit changes: a bucket keeps the time until it is full again.
+#[test]
+fn a_bucket_that_changes_its_tier_keeps_the_time_until_it_is_full() {
+    let gate = gate(Rules::new(policy("10/hour")).tier("premium", policy("100/hour")).unwrap());
+    let used = gate.check("api", "k").cost(8).now().unwrap().rulings()[0].decision().unwrap().reset_after();
+    let kept = gate.check("api", "k").tier("premium").cost(0).now().unwrap();
+    assert!(kept.rulings()[0].decision().unwrap().reset_after() <= used);
+    assert_eq!(kept.remaining(), Some(20));
+}
+
+#[test]
+fn exceptions_have_a_policy_of_their_own_or_none_or_no_way_in() {
+    let rules = Rules::new(policy("1/hour"))
+        .exception("own", Exception::Policy(policy("3/hour")))
+        .and_then(|rules| rules.exception("free", Exception::Unlimited))
+        .and_then(|rules| rules.exception("bad", Exception::Blocked))
+        .and_then(|rules| rules.exception_of("acme", "k", Exception::Unlimited))
+        .unwrap();
+    let gate = gate(rules);
+    let admitted = |key: &str| (0..10).filter(|_| gate.check("api", key).now().unwrap().is_allowed()).count();
+    assert_eq!(["other", "own", "free", "bad"].map(admitted), [1, 3, 10, 0]);
+    let blocked = gate.check("api", "bad").now().unwrap();
+    assert_eq!((blocked.retry_after(), blocked.remaining()), (None, None));
+    assert_eq!(blocked.denial().unwrap().effect(), Effect::Blocked);
+    let of_tenant = |tenant| gate.check("api", "k").tenant(tenant).cost(2).now().unwrap().is_allowed();
+    assert_eq!(["acme", "", "other"].map(of_tenant), [true, false, false]);
+    let counters = &gate.counters()[0];
+    assert_eq!((counters.unlimited, counters.blocked), (11, 11));
+}
+
+#[test]
+fn tenants_and_policies_count_apart() {
+    let rules = || Rules::new(policy("1/hour"));
+    let gate = Gate::memory(book(rules()).with("other", rules()).unwrap());
+    for (policy, tenant) in [("api", ""), ("api", "a"), ("api", "b"), ("other", ""), ("other", "a")] {
+        let check = || gate.check(policy, "k").tenant(tenant).now().unwrap().is_allowed();
+        assert_eq!([check(), check()], [true, false], "{policy} {tenant}");
+    }
+    // A key that is written like one with a tenant is not one.
+    assert!(gate.check("api", "@a/k").now().unwrap().is_allowed());
+}
+
+#[test]
+fn a_shadow_counts_and_never_denies() {
+    let gate = gate(Rules::new(policy("2/hour")).shadow().exception("bad", Exception::Blocked).unwrap());
+    let verdicts: Vec<Verdict> = (0..5).map(|_| gate.check("api", "k").now().unwrap()).collect();
+    assert!(verdicts.iter().all(Verdict::is_allowed));
+    let would_deny: Vec<bool> = verdicts.iter().map(|verdict| verdict.rulings()[0].would_deny()).collect();
+    assert_eq!(would_deny, [false, false, true, true, true]);
+    assert!(gate.check("api", "bad").now().unwrap().is_allowed());
+    let counters = &gate.counters()[0];
+    assert_eq!((counters.allowed, counters.shadow_denied, counters.denied), (2, 4, 0));
+}
+
+#[test]
+fn a_candidate_is_counted_beside_what_is_enforced() {
+    let gate = gate(Rules::new(policy("3/hour")).candidate(policy("5/hour")));
+    let verdicts: Vec<Verdict> = (0..8).map(|_| gate.check("api", "k").now().unwrap()).collect();
+    let by = |who: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| who(verdict)).count();
+    assert_eq!(by(Verdict::is_allowed), 3);
+    // It has counted those, too, that were denied.
+    assert_eq!(by(|verdict| verdict.rulings()[0].candidate().unwrap().is_allowed()), 5);
+    let counters = &gate.counters()[0];
+    assert_eq!((counters.candidate_allowed, counters.candidate_denied), (5, 3));
+}
+
+#[test]
+fn several_keys_are_taken_from_together_or_not_at_all() {
+    let all = Book::new()
+        .with("user", Rules::new(policy("5/hour")))
+        .and_then(|book| book.with("address", Rules::new(policy("fixed_window 3/hour anchor=first_hit"))))
+        .unwrap();
+    let gate = Gate::memory(all);
+    let ask = |user: &str, address: &str, units| {
+        let subjects = [
+            Subject { cost: cost(units), ..Subject::new("user", user) },
+            Subject { cost: cost(units), ..Subject::new("address", address) },
+        ];
+        decide(&gate, &subjects)
+    };
+    assert_eq!(ask("u", "a", 2).remaining(), Some(1));
+    let denied = ask("u", "a", 2);
+    assert!(denied.is_denied());
+    assert_eq!(denied.denial().unwrap().label().name().as_str(), "address");
+    // The user has lost nothing by it, and is told so.
+    assert_eq!(denied.rulings()[0].decision().unwrap().remaining(), 3);
+    assert_eq!(ask("u", "b", 3).remaining(), Some(0));
+    // Both deny: the one that does so for longer is told.
+    let both = ask("u", "b", 1);
+    assert_eq!(both.denial().unwrap().label().name().as_str(), "address");
+    assert_eq!(both.denials().count(), 2);
+    // More than one of them can ever take.
+    assert_eq!(ask("v", "c", 4).retry_after(), None);
+    assert_eq!(ask("v", "c", 0).remaining(), Some(3));
+    // The same key twice is held to both.
+    let twice = [Subject { cost: cost(2), ..Subject::new("address", "d") }; 2];
+    assert!(decide(&gate, &twice).is_denied());
+    assert_eq!(gate.check("address", "d").cost(0).now().unwrap().remaining(), Some(3));
+}
+
+#[test]
+fn in_parallel_no_more_than_the_limit_and_no_less() {
+    let all = Book::new()
+        .with("user", Rules::new(policy("gcra 1000/365 days")))
+        .and_then(|book| book.with("address", Rules::new(policy("sliding_window_log 700/365 days"))))
+        .unwrap();
+    let gate = Gate::memory(all);
+    let admitted = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    // In either order: nobody waits in a circle.
+                    let mut subjects = [Subject::new("user", "u"), Subject::new("address", "a")];
+                    if fastrand::bool() {
+                        subjects.reverse();
+                    }
+                    admitted.fetch_add(usize::from(decide(&gate, &subjects).is_allowed()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(admitted.load(Ordering::Relaxed), 700);
+    assert_eq!(gate.check("user", "u").cost(0).now().unwrap().remaining(), Some(300));
+}
+
+#[test]
+fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
+    let gate = gate(Rules::new(policy("100/hour")).candidate(policy("200/hour")));
+    let clock = |units| {
+        let subject = Subject { cost: cost(units), ..Subject::new("api", "k") };
+        gate.admit_at_once(&[subject]).unwrap().unwrap()
+    };
+    let left = || {
+        let verdict = gate.check("api", "k").cost(0).now().unwrap();
+        (verdict.remaining().unwrap(), verdict.rulings()[0].candidate().unwrap().remaining())
+    };
+    let (_, receipt) = clock(40);
+    assert_eq!(left(), (60, 160));
+    receipt.settle(cost(15));
+    assert_eq!(left(), (85, 185));
+    clock(85).1.give_back();
+    assert_eq!(left(), (85, 185));
+    // It cost more than was taken.
+    clock(5).1.settle(cost(35));
+    assert_eq!(left(), (50, 150));
+    // More than there is: what the limit cannot take is counted.
+    clock(5).1.settle(cost(100));
+    assert_eq!(left(), (45, 50));
+    assert_eq!(gate.counters()[0].unsettled, 1);
+    // What was denied took nothing; its candidate did.
+    let (verdict, receipt) = clock(46);
+    assert!(verdict.is_denied());
+    receipt.give_back();
+    assert_eq!(left(), (45, 50));
+}
+
+#[test]
+fn books_are_exchanged_whole_and_counts_are_kept() {
+    let rules = |limit: u64| Rules::new(policy(&format!("sliding_window_log {limit}/hour")));
+    let gate = gate(rules(10).tier("gold", policy("sliding_window_log 20/hour")).unwrap());
+    gate.require("api").unwrap();
+    assert!(matches!(gate.require("nope"), Err(CheckError::UnknownPolicy { .. })));
+    gate.check("api", "k").cost(4).now().unwrap();
+    gate.exchange(book(rules(100))).unwrap();
+    assert_eq!(gate.check("api", "k").tier("gold").cost(0).now().unwrap().remaining(), Some(96));
+    // Not at all: what is in use must stay.
+    let other = Book::new().with("other", Rules::new(policy("1/hour"))).unwrap();
+    let error = gate.exchange(other).unwrap_err();
+    assert!(matches!(&error, BookError::PolicyInUse(name) if name.as_str() == "api"), "{error}");
+    assert_eq!(gate.check("api", "k").cost(0).now().unwrap().remaining(), Some(96));
+    assert_eq!(gate.counters()[0].allowed, 3);
+}
+
+#[test]
+fn a_book_is_exchanged_under_load_and_nobody_notices() {
+    let rules = |limit: u64| Rules::new(policy(&format!("sliding_window_log {limit}/365 days")));
+    let gate = gate(rules(1_000));
+    let (is_over, admitted) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let verdict = gate.check("api", "k").now().unwrap();
+                    admitted.fetch_add(usize::from(verdict.is_allowed()), Ordering::Relaxed);
+                }
+            });
+        }
+        for round in 0..200 {
+            gate.exchange(book(rules(1_000 + round % 2))).unwrap();
+        }
+        gate.exchange(book(rules(1_001))).unwrap();
+        while gate.check("api", "k").cost(0).now().unwrap().remaining() > Some(0) {
+            std::thread::yield_now();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(admitted.load(Ordering::Relaxed), 1_001);
+}
+
+#[test]
+fn bad_input_is_an_error_and_takes_nothing() {
+    let gate = gate(Rules::new(policy("5/hour")));
+    let error = gate.check("nope\r\n", "k").now().unwrap_err().to_string();
+    assert_eq!(error, "there is no policy `nope`: expected one of api");
+    assert!(matches!(gate.check("api", "").now(), Err(CheckError::EmptyKey(_))));
+    assert!(matches!(gate.check("api", "").tenant("acme").now(), Err(CheckError::EmptyKey(_))));
+    assert!(matches!(gate.check("api", "k").cost(-1).now(), Err(CheckError::Cost(_))));
+    let half = gate.admit_at_once(&[Subject::new("api", "k"), Subject::new("nope", "k")]).unwrap();
+    assert!(half.is_err());
+    assert_eq!(gate.check("api", "k").cost(0).now().unwrap().remaining(), Some(5));
+}
+
+#[test]
+fn near_limit_is_counted_and_time_goes_by_the_clock() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build().unwrap();
+    let gate = Gate::new(store, book(Rules::new(policy("fixed_window 10/minute"))));
+    for _ in 0..12 {
+        gate.check("api", "k").now().unwrap();
+    }
+    let counters = &gate.counters()[0];
+    // With one and with none left of ten.
+    assert_eq!((counters.allowed, counters.near_limit, counters.denied), (10, 2, 2));
+    clock.advance(Duration::from_secs(60));
+    assert!(gate.check("api", "k").now().unwrap().is_allowed());
+}
