@@ -188,6 +188,13 @@ impl Decision {
         self.degraded
     }
 
+    /// Whether the figures mean something: not those of an answer that was given without the store, `Open` or `Closed`.
+    #[must_use]
+    pub const fn has_figures(&self) -> bool {
+        // Whoever has counted knows of something left, or of a time until all is.
+        self.degraded.is_none() || self.remaining > 0 || self.reset_after > 0 || matches!(self.verdict, Verdict::Never)
+    }
+
     /// The same with its durations rounded up to a store's tick.
     pub(crate) fn rounded_up(mut self, tick: u64) -> Self {
         let up = |nanos: u64| nanos.div_ceil(tick).saturating_mul(tick);

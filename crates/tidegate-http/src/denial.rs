@@ -1,0 +1,137 @@
+//! What who is denied is told.
+
+use serde::Serialize;
+use tidegate_core::{Effect, Name, Outcome, Policy, Ruling, Verdict};
+
+use crate::fields::retry_after_seconds;
+
+/// A request that was denied, and what is to be said of it.
+#[derive(Clone, Debug)]
+pub struct Denial<'a> {
+    verdict: &'a Verdict,
+    ruling: &'a Ruling,
+    status: u16,
+    jitter: u64,
+}
+
+/// The body of an answer, after RFC 9457.
+#[derive(Serialize)]
+struct Problem<'a> {
+    r#type: String,
+    title: &'static str,
+    status: u16,
+    detail: String,
+    #[serde(rename = "violated-policies")]
+    violated_policies: Vec<&'a str>,
+    retry_after: Option<u64>,
+}
+
+/// The kinds of denial there are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Quota,
+    /// It costs more than the limit will ever allow.
+    Never,
+    Blocked,
+    /// The store is gone, and the failure policy is closed.
+    Unavailable,
+}
+
+impl<'a> Denial<'a> {
+    /// Of a verdict that denies. `never_status` is that of a request that costs more than the limit will ever allow.
+    pub(crate) fn new(verdict: &'a Verdict, never_status: u16, has_jitter: bool) -> Option<Self> {
+        let ruling = verdict.denial()?;
+        let mut denial = Self { verdict, ruling, status: 429, jitter: 0 };
+        denial.status = match denial.cause() {
+            Cause::Unavailable => 503,
+            Cause::Never => never_status,
+            Cause::Quota | Cause::Blocked => 429,
+        };
+        if let Some(wait) = denial.retry_after().filter(|_| has_jitter) {
+            denial.jitter = fastrand::u64(0..=(wait / 10).max(1));
+        }
+        Some(denial)
+    }
+
+    /// What each policy said.
+    #[must_use]
+    pub fn verdict(&self) -> &'a Verdict {
+        self.verdict
+    }
+
+    /// The policy that denies; of several, the one that does so for longest.
+    #[must_use]
+    pub fn policy(&self) -> &'a Name {
+        self.ruling.label().name()
+    }
+
+    /// 429, or 503 where the store is gone and nothing is let through without it.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// What Retry-After says, in seconds: rounded up, at least 1; `None` where it would never pass, or nobody knows.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<u64> {
+        let knows =
+            self.verdict.denials().all(|ruling| ruling.decision().is_none_or(|decision| decision.has_figures()));
+        let wait = self.verdict.retry_after().filter(|_| knows)?;
+        Some(retry_after_seconds(wait) + self.jitter)
+    }
+
+    fn cause(&self) -> Cause {
+        match self.ruling.effect() {
+            Effect::Blocked => Cause::Blocked,
+            Effect::Limited(decision) if !decision.has_figures() => Cause::Unavailable,
+            Effect::Limited(decision) if decision.outcome() == Outcome::NeverAllowed => Cause::Never,
+            _ => Cause::Quota,
+        }
+    }
+
+    /// What is wrong, in a sentence for people.
+    #[must_use]
+    pub fn detail(&self) -> String {
+        let name = self.policy();
+        let limit = self.limit();
+        match (self.cause(), self.retry_after()) {
+            (Cause::Quota, Some(wait)) => format!("{name}: {limit}; try again in {wait} s"),
+            (Cause::Quota, None) => format!("{name}: {limit}"),
+            (Cause::Never, _) => format!("{name}: {limit}; this request costs more than that will ever allow"),
+            (Cause::Blocked, _) => format!("{name}: this client is blocked"),
+            (Cause::Unavailable, _) => format!("{name}: the limit cannot be checked at present"),
+        }
+    }
+
+    /// The limit that denies, as its policy writes it.
+    fn limit(&self) -> String {
+        let index = self.ruling.decision().map_or(0, |decision| decision.limit_index());
+        let limit = self.ruling.label().policy().and_then(|policy| policy.limits().get(index));
+        limit.and_then(|limit| Policy::try_from(*limit).ok()).map_or_else(String::new, |policy| policy.to_string())
+    }
+
+    /// The body: `application/problem+json`.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        let (kind, title) = match self.cause() {
+            Cause::Quota | Cause::Never => {
+                ("quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded")
+            }
+            Cause::Blocked => ("abnormal-usage-detected", "Request not satisfied due to detection of abnormal usage"),
+            Cause::Unavailable => (
+                "temporary-reduced-capacity",
+                "Request cannot be satisfied due to temporary server capacity constraints",
+            ),
+        };
+        let problem = Problem {
+            r#type: format!("https://iana.org/assignments/http-problem-types#{kind}"),
+            title,
+            status: self.status,
+            detail: self.detail(),
+            violated_policies: self.verdict.denials().map(|ruling| ruling.label().name().as_str()).collect(),
+            retry_after: self.retry_after(),
+        };
+        // Texts and numbers: there is nothing that could not be written.
+        serde_json::to_string(&problem).unwrap_or_default()
+    }
+}

@@ -1,0 +1,203 @@
+//! The header fields of an answer, to the letter.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate_core::{Clock, Decision, Limit, Ruling, Verdict};
+
+use crate::dialect::{Dialect, Reset};
+
+/// A header field. Its value consists of visible ASCII and spaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name, in lower case.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+type Fields = SmallVec<[Field; 4]>;
+
+/// The fields that tell a client what is left, in a dialect. With `all`, of every policy and not only of the one nearest to
+/// exhaustion. Nothing is made up: of an answer that was given without the store they tell the limits only.
+#[must_use]
+pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool) -> Fields {
+    let mut fields = Fields::new();
+    if dialect == Dialect::Off {
+        return fields;
+    }
+    let policies = policies(verdict, dialect);
+    if policies.is_empty() {
+        return fields;
+    }
+    let nearest = verdict.nearest().and_then(State::of);
+    let mut add = |name, value| fields.push(Field { name, value });
+    match dialect {
+        Dialect::Draft11 => {
+            add("ratelimit-policy", policies);
+            let told: SmallVec<[State<'_>; 2]> = match nearest {
+                Some(_) if all => {
+                    verdict.rulings().iter().filter(|ruling| is_told(ruling)).filter_map(State::of).collect()
+                }
+                Some(state) => [state].into_iter().collect(),
+                None => return fields,
+            };
+            add("ratelimit", told.iter().map(State::item).collect::<Vec<_>>().join(", "));
+        }
+        Dialect::Draft07 => {
+            add("ratelimit-policy", policies);
+            if let Some(state) = nearest {
+                let (limit, left, reset) = state.figures();
+                add("ratelimit", format!("limit={limit}, remaining={left}, reset={reset}"));
+            }
+        }
+        Dialect::Draft06 => {
+            add("ratelimit-policy", policies);
+            if let Some(state) = nearest {
+                let (limit, left, reset) = state.figures();
+                add("ratelimit-limit", limit.to_string());
+                add("ratelimit-remaining", left.to_string());
+                add("ratelimit-reset", reset.to_string());
+            }
+        }
+        Dialect::Envoy | Dialect::Legacy(_) => {
+            let Some(state) = nearest else { return fields };
+            let (limit, left, reset) = state.figures();
+            let limit = limit.to_string();
+            add("x-ratelimit-limit", if dialect == Dialect::Envoy { format!("{limit}, {policies}") } else { limit });
+            add("x-ratelimit-remaining", left.to_string());
+            add("x-ratelimit-reset", (reset + base(dialect)).to_string());
+        }
+        Dialect::Off => {}
+    }
+    fields
+}
+
+/// What the seconds of a reset are counted from.
+fn base(dialect: Dialect) -> u64 {
+    match dialect {
+        Dialect::Legacy(Reset::Epoch) => Clock::system().now().as_nanos() / 1_000_000_000,
+        _ => 0,
+    }
+}
+
+/// A wait in whole seconds, rounded up, at least one: what Retry-After says.
+#[must_use]
+pub fn retry_after_seconds(wait: Duration) -> u64 {
+    seconds(wait).max(1)
+}
+
+fn seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}
+
+fn is_told(ruling: &Ruling) -> bool {
+    !ruling.is_shadow() && ruling.label().policy().is_some()
+}
+
+/// The limits, of all policies that are enforced.
+fn policies(verdict: &Verdict, dialect: Dialect) -> String {
+    let mut text = String::with_capacity(32);
+    for ruling in verdict.rulings().iter().filter(|ruling| is_told(ruling)) {
+        let Some(policy) = ruling.label().policy() else { continue };
+        for (index, limit) in policy.limits().iter().enumerate() {
+            if !text.is_empty() {
+                text.push_str(", ");
+            }
+            // Writing into memory does not fail.
+            let _ = write_limit(&mut text, ruling, index, limit, dialect);
+        }
+    }
+    text
+}
+
+fn write_limit(text: &mut String, ruling: &Ruling, index: usize, limit: &Limit, dialect: Dialect) -> std::fmt::Result {
+    let capacity = limit.capacity();
+    match dialect {
+        Dialect::Draft11 => {
+            write_name(text, ruling, index)?;
+            write!(text, ";q={capacity}")?;
+        }
+        _ => write!(text, "{capacity}")?,
+    }
+    if let Some(window) = window(limit) {
+        write!(text, ";w={window}")?;
+    }
+    if dialect == Dialect::Envoy {
+        text.push_str(";name=");
+        write_name(text, ruling, index)?;
+    }
+    Ok(())
+}
+
+/// A policy's name, and of several limits of it the number.
+fn write_name(text: &mut String, ruling: &Ruling, index: usize) -> std::fmt::Result {
+    let name = ruling.label().name();
+    match ruling.label().policy().map(|policy| policy.limits().len()) {
+        Some(2..) => write!(text, "\"{name}.{}\"", index + 1),
+        _ => write!(text, "\"{name}\""),
+    }
+}
+
+/// A window in whole seconds: of a bucket the time in which it refills, so that nobody reads more than the rate into it.
+fn window(limit: &Limit) -> Option<u64> {
+    if limit.algorithm().is_bucket() {
+        let nanos = u128::from(limit.capacity()) * limit.period().as_nanos();
+        return u64::try_from(nanos.div_ceil(u128::from(limit.limit()) * 1_000_000_000)).ok();
+    }
+    (limit.period().subsec_nanos() == 0).then(|| limit.period().as_secs())
+}
+
+/// What is left of a limit that was asked.
+struct State<'a> {
+    ruling: &'a Ruling,
+    limit: &'a Limit,
+    decision: &'a Decision,
+    is_alone: bool,
+}
+
+impl<'a> State<'a> {
+    fn of(ruling: &'a Ruling) -> Option<Self> {
+        let decision = ruling.decision().filter(|decision| decision.degraded().is_none())?;
+        let limits = ruling.label().policy()?.limits();
+        Some(Self { ruling, limit: limits.get(decision.limit_index())?, decision, is_alone: limits.len() == 1 })
+    }
+
+    /// `"api";r=50;t=30`
+    fn item(&self) -> String {
+        let mut text = String::with_capacity(32);
+        // Writing into memory does not fail.
+        let _ = write_name(&mut text, self.ruling, self.decision.limit_index());
+        let _ = write!(text, ";r={}", self.decision.remaining());
+        if let Some(more) = self.more_after() {
+            let _ = write!(text, ";t={more}");
+        }
+        text
+    }
+
+    /// Seconds until there is more: on a denial until this request is allowed; in a window until it is over; of a bucket
+    /// until it has one unit more. Of several limits only the longest wait is known, which may be another's.
+    fn more_after(&self) -> Option<u64> {
+        if self.decision.is_denied() {
+            return self.decision.retry_after().map(retry_after_seconds);
+        }
+        if !self.is_alone {
+            return None;
+        }
+        if !self.limit.algorithm().is_bucket() {
+            return Some(seconds(self.decision.reset_after()));
+        }
+        let missing = self.limit.capacity().saturating_sub(self.decision.remaining());
+        let later =
+            u128::from(missing.saturating_sub(1)) * self.limit.period().as_nanos() / u128::from(self.limit.limit());
+        let wait = self.decision.reset_after().as_nanos().saturating_sub(later);
+        u64::try_from(wait.div_ceil(1_000_000_000)).ok()
+    }
+
+    /// Limit, remaining and seconds until the reset, for dialects that want all three.
+    fn figures(&self) -> (u64, u64, u64) {
+        let reset = self.more_after().unwrap_or_else(|| seconds(self.decision.reset_after()));
+        (self.decision.limit(), self.decision.remaining(), reset)
+    }
+}

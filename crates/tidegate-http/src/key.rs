@@ -1,0 +1,255 @@
+//! Which key a request has.
+//!
+//! Keys of different kinds never meet: a user by the name of `192.0.2.7` is not the address. Of what a request lacks, a
+//! header say, all that lack it share one key: they are held to the limit together, and nobody gets past it.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use percent_encoding::percent_decode_str;
+use smallvec::SmallVec;
+
+use crate::address::ClientAddress;
+use crate::framework::Framework;
+
+/// The bytes of a key.
+pub(crate) type KeyBytes = SmallVec<[u8; 64]>;
+
+/// Which key a request has: made by the functions of this module.
+#[must_use]
+pub struct Key<F: Framework>(Kind<F>);
+
+enum Kind<F: Framework> {
+    Everybody,
+    Address(ClientAddress),
+    Header(Box<str>),
+    /// A secret in a header: known by its digest.
+    Secret(Box<str>),
+    Path(Template),
+    Closure(Closure<F>),
+    Or(Box<[Key<F>; 2]>),
+    And(Box<[Key<F>; 2]>),
+}
+
+type Closure<F> = Arc<dyn Fn(&<F as Framework>::Request) -> Option<String> + Send + Sync>;
+
+/// Whether a request has what its key is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Has {
+    Key,
+    Nothing,
+}
+
+/// Nobody has said who is at the other end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoPeer;
+
+/// One key for everybody: a limit on the service as a whole.
+pub fn everybody<F: Framework>() -> Key<F> {
+    Key(Kind::Everybody)
+}
+
+/// The client's address: the peer's. For services behind proxies, [`ClientAddress::behind`] is a key, too.
+pub fn client_address<F: Framework>() -> Key<F> {
+    ClientAddress::peer().into()
+}
+
+/// The value of a header that somebody trusted sets, such as a gateway that has authenticated the user. A client that can
+/// set it itself can choose its key. Requests without it, or with two of it, share one key.
+pub fn header<F: Framework>(name: &str) -> Key<F> {
+    Key(Kind::Header(name.to_ascii_lowercase().into()))
+}
+
+/// The API key in a header, `Bearer ` before it or not. Only its digest is kept: secrets stay out of stores and logs.
+///
+/// It is not looked up anywhere: who makes keys up gets a new limit for each. Check them in a layer before this one, or
+/// have a limit by address beside it.
+pub fn api_key<F: Framework>(header: &str) -> Key<F> {
+    Key(Kind::Secret(header.to_ascii_lowercase().into()))
+}
+
+/// The value of a parameter in the path: `path("/users/{id}/posts", "id")`. It matches from the beginning, segment by
+/// segment, and the path may go on. Requests to other paths share one key.
+///
+/// # Panics
+/// If the template has no such parameter: a mistake in the program, found when it starts.
+#[allow(clippy::panic)] // Said above.
+pub fn path<F: Framework>(template: &str, parameter: &str) -> Key<F> {
+    match Template::new(template, parameter) {
+        Some(template) => Key(Kind::Path(template)),
+        None => panic!("the path `{template}` has no parameter `{{{parameter}}}`"),
+    }
+}
+
+/// Whatever a closure makes of the request. Requests that it makes nothing of share one key.
+pub fn from_fn<F: Framework>(key: impl Fn(&F::Request) -> Option<String> + Send + Sync + 'static) -> Key<F> {
+    Key(Kind::Closure(Arc::new(key)))
+}
+
+impl<F: Framework> Key<F> {
+    /// This key, or where the request lacks it another: `header("x-user").or(client_address())`.
+    pub fn or(self, other: impl Into<Self>) -> Self {
+        Self(Kind::Or(Box::new([self, other.into()])))
+    }
+
+    /// Both keys as one: `path("/users/{id}", "id").and(client_address())` limits each pair.
+    pub fn and(self, other: impl Into<Self>) -> Self {
+        Self(Kind::And(Box::new([self, other.into()])))
+    }
+
+    /// Adds the key's bytes. What they begin with says of which kind they are.
+    pub(crate) fn write(&self, request: &F::Request, key: &mut KeyBytes) -> Result<Has, NoPeer> {
+        match &self.0 {
+            Kind::Everybody => Ok(add(key, "everybody", &[])),
+            Kind::Address(address) => write_address(address, address.of::<F>(request).ok_or(NoPeer)?, key),
+            Kind::Header(name) => Ok(add_if_any(key, "header:", header_value::<F>(request, name))),
+            Kind::Secret(name) => {
+                let secret = header_value::<F>(request, name).map(without_scheme);
+                let digest = secret.filter(|secret| !secret.is_empty()).map(|secret| blake3::hash(secret).to_hex());
+                // 192 bits of it: nobody finds another key with the same.
+                Ok(add_if_any(key, "key:", digest.as_ref().and_then(|digest| digest.as_bytes().get(..48))))
+            }
+            Kind::Path(template) => {
+                let value = template.find(F::path(request));
+                let value: Option<SmallVec<[u8; 64]>> = value.map(|value| percent_decode_str(value).collect());
+                Ok(add_if_any(key, "path:", value.as_deref()))
+            }
+            Kind::Closure(closure) => {
+                let value = closure(request);
+                Ok(add_if_any(key, "", value.as_ref().map(String::as_bytes)))
+            }
+            Kind::Or(keys) => {
+                let [first, second] = &**keys;
+                let length = key.len();
+                if first.write(request, key)? == Has::Key {
+                    return Ok(Has::Key);
+                }
+                key.truncate(length);
+                second.write(request, key)
+            }
+            Kind::And(keys) => {
+                let [first, second] = &**keys;
+                let mut one = KeyBytes::new();
+                let has_first = first.write(request, &mut one)?;
+                // Its length says where the first ends: no two pairs meet.
+                let _ = write!(Text(key), "{}:", one.len());
+                key.extend_from_slice(&one);
+                let has_second = second.write(request, key)?;
+                Ok(if has_first == Has::Key { Has::Key } else { has_second })
+            }
+        }
+    }
+}
+
+impl<F: Framework> From<ClientAddress> for Key<F> {
+    fn from(address: ClientAddress) -> Self {
+        Self(Kind::Address(address))
+    }
+}
+
+impl<F: Framework> std::fmt::Debug for Key<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match &self.0 {
+            Kind::Everybody => "everybody",
+            Kind::Address(_) => "client address",
+            Kind::Header(_) => "header",
+            Kind::Secret(_) => "API key",
+            Kind::Path(_) => "path",
+            Kind::Closure(_) => "closure",
+            Kind::Or(_) => "one or another",
+            Kind::And(_) => "both of two",
+        };
+        f.debug_tuple("Key").field(&kind).finish()
+    }
+}
+
+fn write_address(known_by: &ClientAddress, address: IpAddr, key: &mut KeyBytes) -> Result<Has, NoPeer> {
+    // Writing into memory does not fail.
+    let _ = match known_by.bits(address) {
+        Some(bits) => write!(Text(key), "ip:{address}/{bits}"),
+        None => write!(Text(key), "ip:{address}"),
+    };
+    Ok(Has::Key)
+}
+
+fn add(key: &mut KeyBytes, kind: &str, value: &[u8]) -> Has {
+    key.extend_from_slice(kind.as_bytes());
+    key.extend_from_slice(value);
+    Has::Key
+}
+
+/// Nothing, and an empty text, are the kind alone.
+fn add_if_any(key: &mut KeyBytes, kind: &str, value: Option<&[u8]>) -> Has {
+    match value.filter(|value| !value.is_empty()) {
+        Some(value) => add(key, kind, value),
+        None => {
+            add(key, if kind.is_empty() { "\0" } else { kind }, &[]);
+            Has::Nothing
+        }
+    }
+}
+
+/// The value of a header that is there once.
+fn header_value<'a, F: Framework>(request: &'a F::Request, name: &str) -> Option<&'a [u8]> {
+    let mut values = SmallVec::new();
+    F::headers(request, name, &mut values);
+    match values[..] {
+        [value] => Some(value),
+        _ => None,
+    }
+}
+
+fn without_scheme(value: &[u8]) -> &[u8] {
+    match value.split_at_checked(7) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer ") => rest.trim_ascii(),
+        _ => value.trim_ascii(),
+    }
+}
+
+/// A path with a parameter in it.
+struct Template {
+    /// Segments before the parameter; `None` for those that may be anything.
+    before: Vec<Option<Box<str>>>,
+    after: Vec<Option<Box<str>>>,
+}
+
+impl Template {
+    fn new(template: &str, parameter: &str) -> Option<Self> {
+        let segments: Vec<&str> = template.trim_matches('/').split('/').collect();
+        let is_parameter =
+            |segment: &&str| segment.strip_prefix('{').and_then(|name| name.strip_suffix('}')) == Some(parameter);
+        let at = segments.iter().position(|segment| is_parameter(segment))?;
+        let read = |segments: &[&str]| {
+            segments.iter().map(|segment| (!segment.starts_with('{')).then(|| Box::from(*segment))).collect()
+        };
+        Some(Self { before: read(segments.get(..at)?), after: read(segments.get(at + 1..)?) })
+    }
+
+    fn find<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let mut segments = path.strip_prefix('/')?.split('/');
+        let fits = |wanted: &Option<Box<str>>, segment: Option<&str>| {
+            segment.is_some_and(|segment| wanted.as_deref().is_none_or(|wanted| same(wanted, segment)))
+        };
+        if !self.before.iter().all(|wanted| fits(wanted, segments.next())) {
+            return None;
+        }
+        let value = segments.next()?;
+        self.after.iter().all(|wanted| fits(wanted, segments.next())).then_some(value)
+    }
+}
+
+/// However a segment is written, it is the same to who reads it.
+fn same(wanted: &str, segment: &str) -> bool {
+    wanted == segment || (segment.contains('%') && percent_decode_str(segment).eq(wanted.bytes()))
+}
+
+/// Text into a key.
+struct Text<'a>(&'a mut KeyBytes);
+
+impl std::fmt::Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}

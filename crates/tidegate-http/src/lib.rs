@@ -1,0 +1,25 @@
+//! What Tidegate's middleware has in common, whatever the framework: which [key](key) a request has, by which
+//! [address](ClientAddress) a client is known, what is [charged](Limits), and what clients are told in
+//! [header fields](Dialect) and [problem bodies](Denial).
+//!
+//! Users meet it through `tidegate-tower` and `tidegate-actix`.
+
+mod address;
+mod charge;
+mod denial;
+mod dialect;
+mod fields;
+mod forwarded;
+mod framework;
+pub mod key;
+mod limits;
+mod prepared;
+
+pub use address::{ClientAddress, NotANetwork};
+pub use charge::{Charge, Open, Settling};
+pub use denial::Denial;
+pub use dialect::{Dialect, Reset};
+pub use fields::{Field, fields, retry_after_seconds};
+pub use framework::Framework;
+pub use limits::{Limits, LimitsError, RequestError};
+pub use prepared::Prepared;
