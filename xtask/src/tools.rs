@@ -11,9 +11,10 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 6] = [
+const TOOLS: [Tool; 7] = [
     Tool { program: "bash", purpose: "pipes and bounds on memory", package: "bash" },
     Tool { program: "script", purpose: "a real terminal", package: "bsdutils" },
+    Tool { program: "curl", purpose: "a client that does as Retry-After says", package: "curl" },
     Tool { program: "redis-server", purpose: "real servers and clusters", package: "redis-server" },
     Tool { program: "redis-sentinel", purpose: "real failovers", package: "redis-sentinel" },
     Tool { program: "taskset", purpose: "a core for each side of a measurement", package: "util-linux" },

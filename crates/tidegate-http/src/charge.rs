@@ -67,7 +67,6 @@ pub enum Settling {
 
 /// What a request has taken and may have to give back. Dropped before there is an answer, because the client has gone or
 /// the handler panicked, it gives back all but what is known to have been spent.
-#[derive(Debug)]
 pub struct Open<S: Store = MemoryStore> {
     receipt: Option<Receipt<S>>,
     settling: Settling,
@@ -130,6 +129,12 @@ impl<S: Store> Open<S> {
                 Cost::from_thousandths(thousandths).ok()
             }
         }
+    }
+}
+
+impl<S: Store> std::fmt::Debug for Open<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Open").field("settling", &self.settling).field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 

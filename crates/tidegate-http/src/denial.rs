@@ -1,5 +1,7 @@
 //! What who is denied is told.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use tidegate_core::{Effect, Name, Outcome, Policy, Ruling, Verdict};
 
@@ -10,6 +12,8 @@ use crate::fields::retry_after_seconds;
 pub struct Denial<'a> {
     verdict: &'a Verdict,
     ruling: &'a Ruling,
+    /// By how much longer than allowed it would have to wait in a queue.
+    excess: Option<Duration>,
     status: u16,
     jitter: u64,
 }
@@ -40,8 +44,24 @@ enum Cause {
 impl<'a> Denial<'a> {
     /// Of a verdict that denies. `never_status` is that of a request that costs more than the limit will ever allow.
     pub(crate) fn new(verdict: &'a Verdict, never_status: u16, has_jitter: bool) -> Option<Self> {
-        let ruling = verdict.denial()?;
-        let mut denial = Self { verdict, ruling, status: 429, jitter: 0 };
+        Some(Self::of(verdict, verdict.denial()?, None, never_status, has_jitter))
+    }
+
+    /// Of a request that was admitted, but would have to wait by so much longer than it may.
+    pub(crate) fn queued(verdict: &'a Verdict, excess: Duration, has_jitter: bool) -> Option<Self> {
+        let delay = |ruling: &&Ruling| ruling.decision().map(|decision| decision.delay());
+        let longest = verdict.rulings().iter().filter(|ruling| !ruling.is_shadow()).max_by_key(delay)?;
+        Some(Self::of(verdict, longest, Some(excess), 429, has_jitter))
+    }
+
+    fn of(
+        verdict: &'a Verdict,
+        ruling: &'a Ruling,
+        excess: Option<Duration>,
+        never_status: u16,
+        has_jitter: bool,
+    ) -> Self {
+        let mut denial = Self { verdict, ruling, excess, status: 429, jitter: 0 };
         denial.status = match denial.cause() {
             Cause::Unavailable => 503,
             Cause::Never => never_status,
@@ -50,7 +70,13 @@ impl<'a> Denial<'a> {
         if let Some(wait) = denial.retry_after().filter(|_| has_jitter) {
             denial.jitter = fastrand::u64(0..=(wait / 10).max(1));
         }
-        Some(denial)
+        denial
+    }
+
+    /// By how much longer than it may, the request would have to wait in a queue; `None` where it was denied outright.
+    #[must_use]
+    pub fn excess(&self) -> Option<Duration> {
+        self.excess
     }
 
     /// What each policy said.
@@ -74,6 +100,9 @@ impl<'a> Denial<'a> {
     /// What Retry-After says, in seconds: rounded up, at least 1; `None` where it would never pass, or nobody knows.
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
+        if let Some(excess) = self.excess {
+            return Some(retry_after_seconds(excess) + self.jitter);
+        }
         let knows =
             self.verdict.denials().all(|ruling| ruling.decision().is_none_or(|decision| decision.has_figures()));
         let wait = self.verdict.retry_after().filter(|_| knows)?;
@@ -87,6 +116,12 @@ impl<'a> Denial<'a> {
             Effect::Limited(decision) if decision.outcome() == Outcome::NeverAllowed => Cause::Never,
             _ => Cause::Quota,
         }
+    }
+
+    /// The names of the policies that deny.
+    pub fn violated(&self) -> impl Iterator<Item = &'a str> {
+        let queue = self.excess.map(|_| self.ruling);
+        self.verdict.denials().chain(queue).map(|ruling| ruling.label().name().as_str())
     }
 
     /// What is wrong, in a sentence for people.
@@ -128,7 +163,7 @@ impl<'a> Denial<'a> {
             title,
             status: self.status,
             detail: self.detail(),
-            violated_policies: self.verdict.denials().map(|ruling| ruling.label().name().as_str()).collect(),
+            violated_policies: self.violated().collect(),
             retry_after: self.retry_after(),
         };
         // Texts and numbers: there is nothing that could not be written.

@@ -20,9 +20,10 @@ pub struct Field {
 type Fields = SmallVec<[Field; 4]>;
 
 /// The fields that tell a client what is left, in a dialect. With `all`, of every policy and not only of the one nearest to
-/// exhaustion. Nothing is made up: of an answer that was given without the store they tell the limits only.
+/// exhaustion. Nothing is made up: of an answer that was given without the store they tell the limits only. Of a request that
+/// would have to wait too long in a queue, by so much, they tell that nothing is left until then.
 #[must_use]
-pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool) -> Fields {
+pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Duration>) -> Fields {
     let mut fields = Fields::new();
     if dialect == Dialect::Off {
         return fields;
@@ -31,7 +32,7 @@ pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool) -> Fields {
     if policies.is_empty() {
         return fields;
     }
-    let nearest = verdict.nearest().and_then(State::of);
+    let nearest = verdict.nearest().and_then(State::of).map(|state| State { excess, ..state });
     let mut add = |name, value| fields.push(Field { name, value });
     match dialect {
         Dialect::Draft11 => {
@@ -155,13 +156,20 @@ struct State<'a> {
     limit: &'a Limit,
     decision: &'a Decision,
     is_alone: bool,
+    excess: Option<Duration>,
 }
 
 impl<'a> State<'a> {
     fn of(ruling: &'a Ruling) -> Option<Self> {
         let decision = ruling.decision().filter(|decision| decision.degraded().is_none())?;
         let limits = ruling.label().policy()?.limits();
-        Some(Self { ruling, limit: limits.get(decision.limit_index())?, decision, is_alone: limits.len() == 1 })
+        Some(Self {
+            ruling,
+            limit: limits.get(decision.limit_index())?,
+            decision,
+            is_alone: limits.len() == 1,
+            excess: None,
+        })
     }
 
     /// `"api";r=50;t=30`
@@ -169,7 +177,7 @@ impl<'a> State<'a> {
         let mut text = String::with_capacity(32);
         // Writing into memory does not fail.
         let _ = write_name(&mut text, self.ruling, self.decision.limit_index());
-        let _ = write!(text, ";r={}", self.decision.remaining());
+        let _ = write!(text, ";r={}", self.remaining());
         if let Some(more) = self.more_after() {
             let _ = write!(text, ";t={more}");
         }
@@ -179,6 +187,9 @@ impl<'a> State<'a> {
     /// Seconds until there is more: on a denial until this request is allowed; in a window until it is over; of a bucket
     /// until it has one unit more. Of several limits only the longest wait is known, which may be another's.
     fn more_after(&self) -> Option<u64> {
+        if let Some(excess) = self.excess {
+            return Some(retry_after_seconds(excess));
+        }
         if self.decision.is_denied() {
             return self.decision.retry_after().map(retry_after_seconds);
         }
@@ -198,6 +209,10 @@ impl<'a> State<'a> {
     /// Limit, remaining and seconds until the reset, for dialects that want all three.
     fn figures(&self) -> (u64, u64, u64) {
         let reset = self.more_after().unwrap_or_else(|| seconds(self.decision.reset_after()));
-        (self.decision.limit(), self.decision.remaining(), reset)
+        (self.decision.limit(), self.remaining(), reset)
+    }
+
+    fn remaining(&self) -> u64 {
+        if self.excess.is_some() { 0 } else { self.decision.remaining() }
     }
 }

@@ -22,4 +22,4 @@ pub use dialect::{Dialect, Reset};
 pub use fields::{Field, fields, retry_after_seconds};
 pub use framework::Framework;
 pub use limits::{Limits, LimitsError, RequestError};
-pub use prepared::Prepared;
+pub use prepared::{Answer, Prepared};

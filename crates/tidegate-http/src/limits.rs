@@ -282,6 +282,13 @@ impl<F: Framework, S: Store> Limits<F, S> {
         settings.count_when.is_some() || settings.settle_by.is_some() || settings.settling != SettlingKind::Not
     }
 
+    /// Whether what a request takes may have to be given back at all.
+    #[doc(hidden)] // For middleware.
+    #[must_use]
+    pub fn wants_receipt(&self) -> bool {
+        self.charges_by_outcome() || self.settings.longest_delay.is_some()
+    }
+
     /// How a request is settled, and what its handler is to be given for it.
     #[doc(hidden)] // For middleware.
     #[must_use]
@@ -330,11 +337,18 @@ impl<F: Framework, S: Store> Limits<F, S> {
         self.settings.refuse.as_ref().map(|refuse| refuse(denial))
     }
 
-    /// The header fields of an answer.
+    /// The denial of a request that was admitted, but would have to wait by so much longer than it may.
     #[doc(hidden)] // For middleware.
     #[must_use]
-    pub fn fields(&self, verdict: &Verdict) -> SmallVec<[Field; 4]> {
-        let mut fields = fields(verdict, self.settings.dialect, self.settings.tells_all);
+    pub fn queue_denial<'a>(&self, verdict: &'a Verdict, excess: Duration) -> Option<Denial<'a>> {
+        Denial::queued(verdict, excess, self.settings.has_jitter)
+    }
+
+    /// The header fields of an answer. With an excess, of a request that would have had to wait by so much too long.
+    #[doc(hidden)] // For middleware.
+    #[must_use]
+    pub fn fields(&self, verdict: &Verdict, excess: Option<Duration>) -> SmallVec<[Field; 4]> {
+        let mut fields = fields(verdict, self.settings.dialect, self.settings.tells_all, excess);
         if self.settings.is_cors {
             let value = self.settings.dialect.exposed().to_owned();
             fields.push(Field { name: "access-control-expose-headers", value });

@@ -7,6 +7,9 @@ use tidegate_core::{CheckError, Cost, Gate, Name, Receipt, Store, Subject, Verdi
 
 use crate::key::KeyBytes;
 
+/// What a gate answers, and a receipt where one was wanted.
+pub type Answer<S> = Result<(Verdict, Option<Receipt<S>>), CheckError>;
+
 /// What is asked about a request.
 #[derive(Debug)]
 pub struct Prepared<'a> {
@@ -37,17 +40,24 @@ impl Prepared<'_> {
             .collect()
     }
 
-    /// The answer at once, where the store is in this process.
+    /// The answer at once, where the store is in this process; with a receipt if one is wanted.
     #[must_use]
-    pub fn ask_at_once<S: Store>(&self, gate: &Gate<S>) -> Option<Result<(Verdict, Receipt<S>), CheckError>> {
-        gate.admit_at_once(&self.subjects())
+    pub fn ask_at_once<S: Store>(&self, gate: &Gate<S>, with_receipt: bool) -> Option<Answer<S>> {
+        if with_receipt {
+            let answer = gate.admit_at_once(&self.subjects())?;
+            return Some(answer.map(|(verdict, receipt)| (verdict, Some(receipt))));
+        }
+        Some(gate.decide_at_once(&self.subjects())?.map(|verdict| (verdict, None)))
     }
 
-    /// The answer.
+    /// The answer; with a receipt if one is wanted.
     ///
     /// # Errors
     /// If a policy is not in the gate's book.
-    pub async fn ask<S: Store>(&self, gate: &Gate<S>) -> Result<(Verdict, Receipt<S>), CheckError> {
-        gate.admit(&self.subjects()).await
+    pub async fn ask<S: Store>(&self, gate: &Gate<S>, with_receipt: bool) -> Answer<S> {
+        if with_receipt {
+            return gate.admit(&self.subjects()).await.map(|(verdict, receipt)| (verdict, Some(receipt)));
+        }
+        gate.decide(&self.subjects()).await.map(|verdict| (verdict, None))
     }
 }

@@ -78,10 +78,13 @@ impl<'a, S: Store> IntoFuture for Ask<'a, S> {
 }
 
 impl<S: Store> Gate<S> {
-    /// The answer at once, where the store is in this process; `None` where it is not.
-    ///
-    /// # Errors
-    /// As [`admit`](Self::admit).
+    /// [`decide`](Self::decide) at once, where the store is in this process; `None` where it is not.
+    #[must_use]
+    pub fn decide_at_once(&self, subjects: &[Subject<'_>]) -> Option<Result<Verdict, CheckError>> {
+        (!self.store().is_remote()).then(|| blocking::wait(self.decide(subjects)))
+    }
+
+    /// [`admit`](Self::admit) at once, where the store is in this process; `None` where it is not.
     #[must_use]
     pub fn admit_at_once(&self, subjects: &[Subject<'_>]) -> Option<Result<(Verdict, Receipt<S>), CheckError>> {
         (!self.store().is_remote()).then(|| blocking::wait(self.admit(subjects)))

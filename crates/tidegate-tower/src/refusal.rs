@@ -1,0 +1,69 @@
+//! Answers in the place of the service's.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use tidegate_core::{Store, Verdict};
+use tidegate_http::{Denial, Field, RequestError};
+
+use crate::Limits;
+use crate::body::Refusal;
+use crate::verdict::RequestKind;
+
+/// The answer to a request that is denied.
+pub(crate) fn denied<S: Store>(limits: &Limits<S>, kind: RequestKind, denial: &Denial<'_>) -> Response<Refusal> {
+    let response = match (limits.refusal(denial), kind) {
+        (Some(response), _) => response,
+        #[cfg(feature = "tonic")]
+        (None, RequestKind::Grpc) => crate::grpc::refusal(denial),
+        (None, _) => problem(denial.status(), denial.problem()),
+    };
+    let mut response = response.map(Some);
+    if response.status() != StatusCode::OK || kind == RequestKind::Http {
+        let headers = response.headers_mut();
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        if let Some(seconds) = denial.retry_after() {
+            headers.entry(RETRY_AFTER).or_insert(HeaderValue::from(seconds));
+        }
+    }
+    add_fields(response.headers_mut(), limits, denial.verdict(), denial.excess());
+    response
+}
+
+/// The answer to a request that could not be asked about.
+pub(crate) fn error(error: &RequestError) -> Response<Refusal> {
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: "tidegate", %error, "a request could not be asked about");
+    problem(error.status(), error.problem()).map(Some)
+}
+
+fn problem(status: u16, text: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(text));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response
+}
+
+/// Tells the client what is left.
+pub(crate) fn add_fields<S: Store>(
+    headers: &mut HeaderMap,
+    limits: &Limits<S>,
+    verdict: &Verdict,
+    excess: Option<std::time::Duration>,
+) {
+    for Field { name, value } in limits.fields(verdict, excess) {
+        let name = HeaderName::from_static(name);
+        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
+            // Several lines of these are one list: a layer within, or the handler, may have written its own.
+            if is_list(&name) {
+                headers.append(name, value);
+            } else {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+fn is_list(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "ratelimit" | "ratelimit-policy" | "access-control-expose-headers")
+}
