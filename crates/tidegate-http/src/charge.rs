@@ -107,6 +107,10 @@ impl<S: Store> Open<S> {
         }
     }
 
+    pub(crate) fn settling(&self) -> &Settling {
+        &self.settling
+    }
+
     /// Whether there is still something to settle.
     #[must_use]
     pub fn is_open(&self) -> bool {

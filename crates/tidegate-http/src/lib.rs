@@ -13,6 +13,7 @@ mod forwarded;
 mod framework;
 pub mod key;
 mod limits;
+mod next;
 mod prepared;
 
 pub use address::{ClientAddress, NotANetwork};
@@ -22,4 +23,5 @@ pub use dialect::{Dialect, Reset};
 pub use fields::{Field, fields, retry_after_seconds};
 pub use framework::Framework;
 pub use limits::{Limits, LimitsError, RequestError};
+pub use next::{Admitted, Next};
 pub use prepared::{Answer, Prepared};

@@ -275,9 +275,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     }
 
     /// Whether what a request takes may have to be given back once there is an answer.
-    #[doc(hidden)] // For middleware.
-    #[must_use]
-    pub fn charges_by_outcome(&self) -> bool {
+    pub(crate) fn charges_by_outcome(&self) -> bool {
         let settings = &*self.settings;
         settings.count_when.is_some() || settings.settle_by.is_some() || settings.settling != SettlingKind::Not
     }
@@ -290,9 +288,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     }
 
     /// How a request is settled, and what its handler is to be given for it.
-    #[doc(hidden)] // For middleware.
-    #[must_use]
-    pub fn settling(&self) -> Settling {
+    pub(crate) fn settling(&self) -> Settling {
         match self.settings.settling {
             SettlingKind::Not => Settling::Not,
             SettlingKind::Told => Settling::Told(Charge::default()),
@@ -314,8 +310,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     }
 
     /// How long a request that goes on waits; an error if it would be for too long.
-    #[doc(hidden)] // For middleware.
-    pub fn delay(&self, verdict: &Verdict) -> Result<Duration, Duration> {
+    pub(crate) fn delay(&self, verdict: &Verdict) -> Result<Duration, Duration> {
         match self.settings.longest_delay {
             None => Ok(Duration::ZERO),
             Some(longest) if verdict.delay() <= longest => Ok(verdict.delay()),
@@ -323,11 +318,14 @@ impl<F: Framework, S: Store> Limits<F, S> {
         }
     }
 
-    /// The denial of a verdict that denies.
+    /// The denial of a verdict that denies; or that admits, where it would have to wait by so much too long.
     #[doc(hidden)] // For middleware.
     #[must_use]
-    pub fn denial<'a>(&self, verdict: &'a Verdict) -> Option<Denial<'a>> {
-        Denial::new(verdict, self.settings.never_status, self.settings.has_jitter)
+    pub fn denial<'a>(&self, verdict: &'a Verdict, excess: Option<Duration>) -> Option<Denial<'a>> {
+        match excess {
+            Some(excess) => Denial::queued(verdict, excess, self.settings.has_jitter),
+            None => Denial::new(verdict, self.settings.never_status, self.settings.has_jitter),
+        }
     }
 
     /// The answer of a closure in the place of ours, if there is one.
@@ -335,13 +333,6 @@ impl<F: Framework, S: Store> Limits<F, S> {
     #[must_use]
     pub fn refusal(&self, denial: &Denial<'_>) -> Option<F::Refusal> {
         self.settings.refuse.as_ref().map(|refuse| refuse(denial))
-    }
-
-    /// The denial of a request that was admitted, but would have to wait by so much longer than it may.
-    #[doc(hidden)] // For middleware.
-    #[must_use]
-    pub fn queue_denial<'a>(&self, verdict: &'a Verdict, excess: Duration) -> Option<Denial<'a>> {
-        Denial::queued(verdict, excess, self.settings.has_jitter)
     }
 
     /// The header fields of an answer. With an excess, of a request that would have had to wait by so much too long.

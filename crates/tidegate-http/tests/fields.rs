@@ -175,7 +175,7 @@ fn problem(limits: &Limits<Plain>) -> serde_json::Value {
     let head = Head::default();
     let prepared = limits.prepare(&head).unwrap().unwrap();
     let (verdict, _receipt) = prepared.ask_at_once(limits.gate(), false).unwrap().unwrap();
-    let denial = limits.denial(&verdict).expect("denied");
+    let denial = limits.denial(&verdict, None).expect("denied");
     assert_eq!(serde_json::from_str::<serde_json::Value>(&denial.problem()).unwrap()["status"], denial.status());
     serde_json::from_str(&denial.problem()).unwrap()
 }
@@ -211,7 +211,7 @@ fn jitter_is_never_early_and_never_much() {
     let prepared =
         || limits.prepare(&Head::default()).unwrap().unwrap().ask_at_once(limits.gate(), false).unwrap().unwrap().0;
     assert!(prepared().is_allowed());
-    let told: Vec<u64> = (0..200).map(|_| limits.denial(&prepared()).unwrap().retry_after().unwrap()).collect();
+    let told: Vec<u64> = (0..200).map(|_| limits.denial(&prepared(), None).unwrap().retry_after().unwrap()).collect();
     assert!(told.iter().all(|seconds| (60..=66).contains(seconds)), "{told:?}");
     assert!(told.iter().any(|seconds| *seconds > 60));
 }
@@ -276,17 +276,19 @@ fn of_an_answer_without_the_store_nothing_is_made_up() {
     };
     let names = |verdict: &Verdict| told(verdict, Dialect::Draft11).into_keys().collect::<Vec<_>>();
     let (limits, verdicts) = ask(FailurePolicy::Open);
-    assert!(verdicts.iter().all(|verdict| limits.denial(verdict).is_none() && names(verdict) == ["ratelimit-policy"]));
+    assert!(
+        verdicts.iter().all(|verdict| limits.denial(verdict, None).is_none() && names(verdict) == ["ratelimit-policy"])
+    );
     let (limits, verdicts) = ask(FailurePolicy::Closed);
     for verdict in &verdicts {
-        let denial = limits.denial(verdict).unwrap();
+        let denial = limits.denial(verdict, None).unwrap();
         assert_eq!((denial.status(), denial.retry_after()), (503, None));
         assert!(denial.problem().contains("#temporary-reduced-capacity"));
         assert_eq!(names(verdict), ["ratelimit-policy"]);
     }
     // This process knows when it will let the request through.
     let (limits, verdicts) = ask(FailurePolicy::local(1));
-    let denial = limits.denial(&verdicts[2]).unwrap();
+    let denial = limits.denial(&verdicts[2], None).unwrap();
     assert_eq!((denial.status(), denial.retry_after()), (429, Some(30)));
     assert_eq!(names(&verdicts[2]), ["ratelimit-policy"]);
 }

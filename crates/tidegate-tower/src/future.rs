@@ -8,14 +8,15 @@ use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tidegate_core::{MemoryStore, Store};
-use tidegate_http::{Answer, Prepared};
+use tidegate_http::{Admitted, Answer, Next, Prepared};
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use crate::Limits;
 use crate::body::{Body, Refusal};
-use crate::refusal::add_fields;
-use crate::verdict::{Admitted, Next, RequestKind, next};
+use crate::kind::RequestKind;
+use crate::refusal::{self, add_fields};
+use crate::service::hand_over;
 
 pin_project! {
     /// An answer on its way. Dropped before it is there, it gives back what the request took, where outcomes are charged.
@@ -109,16 +110,18 @@ where
 {
     /// Passes the request on; nothing if that has been done.
     fn make(&mut self, admitted: Admitted<S>) -> Option<State<Inner, RequestBody, S>> {
-        let (mut inner, request) = self.call.take()?;
-        let admitted = Some(admitted.going(&self.limits));
+        let (mut inner, mut request) = self.call.take()?;
+        hand_over(&admitted, &mut request);
+        let admitted = Some(self.limits.going(admitted));
         Some(State::Calling { future: inner.call(request), limits: Some(self.limits.clone()), admitted })
     }
 
     /// What becomes of the request now that there is an answer.
     fn go_on(&mut self, kind: RequestKind, answer: Answer<S>) -> Option<State<Inner, RequestBody, S>> {
-        let (_, request) = self.call.as_mut()?;
-        match next(&self.limits, kind, answer, request) {
-            Next::Refuse(response) => Some(State::Refused { response: Some(*response) }),
+        let refused = |response| Some(State::Refused { response: Some(response) });
+        match self.limits.next(answer) {
+            Next::Fail(error) => refused(refusal::error(&error)),
+            Next::Deny(verdict, excess) => refused(refusal::denied(&self.limits, kind, &verdict, excess)),
             Next::Go(admitted) => self.make(admitted),
             Next::Wait(delay, admitted) => {
                 let call = Call { limits: self.limits.clone(), call: self.call.take() };

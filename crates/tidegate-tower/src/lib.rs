@@ -23,11 +23,11 @@ mod future;
 #[cfg(feature = "tonic")]
 mod grpc;
 pub mod key;
+mod kind;
 mod layer;
 mod peer;
 mod refusal;
 mod service;
-mod verdict;
 
 pub use body::Body;
 pub use future::ResponseFuture;

@@ -1,5 +1,7 @@
 //! Answers in the place of the service's.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
@@ -8,10 +10,22 @@ use tidegate_http::{Denial, Field, RequestError};
 
 use crate::Limits;
 use crate::body::Refusal;
-use crate::verdict::RequestKind;
+use crate::kind::RequestKind;
 
-/// The answer to a request that is denied.
-pub(crate) fn denied<S: Store>(limits: &Limits<S>, kind: RequestKind, denial: &Denial<'_>) -> Response<Refusal> {
+/// The answer to a request that is denied: outright, or because it would have to wait by so much too long.
+pub(crate) fn denied<S: Store>(
+    limits: &Limits<S>,
+    kind: RequestKind,
+    verdict: &Verdict,
+    excess: Option<Duration>,
+) -> Response<Refusal> {
+    match limits.denial(verdict, excess) {
+        Some(denial) => of(limits, kind, &denial),
+        None => problem(429, String::new()).map(Some),
+    }
+}
+
+fn of<S: Store>(limits: &Limits<S>, kind: RequestKind, denial: &Denial<'_>) -> Response<Refusal> {
     let response = match (limits.refusal(denial), kind) {
         (Some(response), _) => response,
         #[cfg(feature = "tonic")]
@@ -32,8 +46,6 @@ pub(crate) fn denied<S: Store>(limits: &Limits<S>, kind: RequestKind, denial: &D
 
 /// The answer to a request that could not be asked about.
 pub(crate) fn error(error: &RequestError) -> Response<Refusal> {
-    #[cfg(feature = "tracing")]
-    tracing::error!(target: "tidegate", %error, "a request could not be asked about");
     problem(error.status(), error.problem()).map(Some)
 }
 
@@ -49,7 +61,7 @@ pub(crate) fn add_fields<S: Store>(
     headers: &mut HeaderMap,
     limits: &Limits<S>,
     verdict: &Verdict,
-    excess: Option<std::time::Duration>,
+    excess: Option<Duration>,
 ) {
     for Field { name, value } in limits.fields(verdict, excess) {
         let name = HeaderName::from_static(name);

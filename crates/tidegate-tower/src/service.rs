@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Request, Response};
 use tidegate_core::{MemoryStore, Store};
+use tidegate_http::{Admitted, Next};
 use tower_service::Service;
 
 use crate::future::ResponseFuture;
-use crate::verdict::{Next, RequestKind, next};
+use crate::kind::RequestKind;
 use crate::{Body, Limits, refusal};
 
 /// A service with limits before it. Made by a [`RateLimitLayer`](crate::RateLimitLayer).
@@ -59,13 +60,26 @@ where
             return ResponseFuture::asking(limits, kind, prepared, inner, Request::from_parts(parts, body));
         };
         let mut request = Request::from_parts(parts, body);
-        match next(&self.limits, kind, answer, &mut request) {
-            Next::Refuse(response) => ResponseFuture::refused(*response),
-            Next::Go(admitted) => ResponseFuture::calling(self.limits.clone(), self.inner.call(request), admitted),
+        match self.limits.next(answer) {
+            Next::Fail(error) => ResponseFuture::refused(refusal::error(&error)),
+            Next::Deny(verdict, excess) => {
+                ResponseFuture::refused(refusal::denied(&self.limits, kind, &verdict, excess))
+            }
+            Next::Go(admitted) => {
+                hand_over(&admitted, &mut request);
+                ResponseFuture::calling(self.limits.clone(), self.inner.call(request), admitted)
+            }
             Next::Wait(delay, admitted) => {
                 ResponseFuture::waiting(self.limits.clone(), delay, admitted, self.ready_inner(), request)
             }
         }
+    }
+}
+
+/// Gives the handler what it is to tell the cost by.
+pub(crate) fn hand_over<S: Store, B>(admitted: &Admitted<S>, request: &mut Request<B>) {
+    if let Some(charge) = admitted.charge() {
+        request.extensions_mut().insert(charge);
     }
 }
 
