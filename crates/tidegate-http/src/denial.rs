@@ -42,19 +42,25 @@ enum Cause {
 }
 
 impl<'a> Denial<'a> {
+    /// Of a verdict that denies.
+    #[must_use]
+    pub fn of(verdict: &'a Verdict) -> Option<Self> {
+        Self::new(verdict, 429, false)
+    }
+
     /// Of a verdict that denies. `never_status` is that of a request that costs more than the limit will ever allow.
     pub(crate) fn new(verdict: &'a Verdict, never_status: u16, has_jitter: bool) -> Option<Self> {
-        Some(Self::of(verdict, verdict.denial()?, None, never_status, has_jitter))
+        Some(Self::made(verdict, verdict.denial()?, None, never_status, has_jitter))
     }
 
     /// Of a request that was admitted, but would have to wait by so much longer than it may.
     pub(crate) fn queued(verdict: &'a Verdict, excess: Duration, has_jitter: bool) -> Option<Self> {
         let delay = |ruling: &&Ruling| ruling.decision().map(|decision| decision.delay());
         let longest = verdict.rulings().iter().filter(|ruling| !ruling.is_shadow()).max_by_key(delay)?;
-        Some(Self::of(verdict, longest, Some(excess), 429, has_jitter))
+        Some(Self::made(verdict, longest, Some(excess), 429, has_jitter))
     }
 
-    fn of(
+    fn made(
         verdict: &'a Verdict,
         ruling: &'a Ruling,
         excess: Option<Duration>,

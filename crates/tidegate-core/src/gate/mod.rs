@@ -95,6 +95,15 @@ impl<S: Store> Gate<S> {
         Ok(())
     }
 
+    /// Another gate on the same store, with the same settings and a book of its own. Policies of one name count together.
+    #[must_use]
+    pub fn with_book(&self, book: Book) -> Self {
+        let shared = &self.shared;
+        let book = ArcSwap::from_pointee(Compiled::new(&shared.store, &shared.settings, book, None));
+        let (store, settings) = (Arc::clone(&shared.store), shared.settings.clone());
+        Self { shared: Arc::new(Shared { store, settings, book, in_use: Mutex::default() }) }
+    }
+
     /// Says that a policy will be asked for, so that it is missed now and not at a request; from now on no book can take
     /// the place of this one that has not got it.
     ///

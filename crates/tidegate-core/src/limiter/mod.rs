@@ -128,6 +128,13 @@ impl<S: Store> Limiter<S> {
         Self::guarded(Arc::clone(&self.shared.store), policy, Arc::clone(&self.shared.namespace), guard)
     }
 
+    /// Another limiter on the same store, with the same settings, that counts apart from this one.
+    #[must_use]
+    pub fn in_namespace(&self, name: &Name, policy: Policy) -> Self {
+        let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy));
+        Self::guarded(Arc::clone(&self.shared.store), policy, name.shared(), guard)
+    }
+
     /// What it has answered so far, and how its store is. In memory nothing is counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -288,6 +295,15 @@ mod tests {
         let clone = limiter.clone();
         std::thread::spawn(move || clone.check("k").now().unwrap()).join().unwrap();
         assert_eq!(limiter.check("k").now().unwrap().remaining(), 0);
+    }
+
+    #[test]
+    fn namespaces_count_apart() {
+        let limiter = Limiter::memory("2/minute".parse().unwrap());
+        let beside = limiter.in_namespace(&Name::new("beside").unwrap(), limiter.policy().clone());
+        assert!(limiter.check("k").cost(2).now().unwrap().is_allowed());
+        assert!(beside.check("k").cost(2).now().unwrap().is_allowed());
+        assert!(beside.with_policy("2/minute".parse().unwrap()).check("k").now().unwrap().is_denied());
     }
 
     #[test]

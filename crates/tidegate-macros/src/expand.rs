@@ -1,0 +1,93 @@
+//! What becomes of the function.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Error, ItemFn, Result, ReturnType, Type, parse2};
+
+use crate::arguments::Arguments;
+
+pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> Result<TokenStream> {
+    let arguments: Arguments = parse2(arguments)?;
+    let function: ItemFn = parse2(function).map_err(|error| {
+        Error::new(error.span(), "expected an async function with a body: #[rate_limit] limits calls")
+    })?;
+    if function.sig.asyncness.is_none() {
+        return Err(Error::new_spanned(
+            function.sig.fn_token,
+            "expected an async function: the store may have to be asked",
+        ));
+    }
+    Ok(limited(&arguments, function))
+}
+
+fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
+    let check = check(arguments, &function);
+    let body = &function.block;
+    let limited = format_ident!("__tidegate_limited");
+    let is_result = returns_result(&function.sig.output);
+    let body = if let Some(denied) = &arguments.denied {
+        quote! {{ if let ::core::result::Result::Err(#limited) = #check { return (#denied)(#limited); } #body }}
+    } else if is_result && !arguments.responds {
+        quote! {{
+            if let ::core::result::Result::Err(#limited) = #check {
+                return ::core::result::Result::Err(::core::convert::From::from(#limited));
+            }
+            #body
+        }}
+    } else {
+        let has_generics = !function.sig.generics.params.is_empty();
+        let (annotation, declared) = match &function.sig.output {
+            // What the type names is used, and holds, as it is written.
+            ReturnType::Type(_, kind) if matches!(**kind, Type::ImplTrait(_)) => {
+                let declared = quote! {
+                    fn __tidegate_declared(answer: #kind) -> #kind { answer }
+                    let __tidegate_answer = __tidegate_declared(__tidegate_answer);
+                };
+                (TokenStream::new(), if has_generics { TokenStream::new() } else { declared })
+            }
+            ReturnType::Type(_, kind) => (quote! { : #kind }, TokenStream::new()),
+            ReturnType::Default => (quote! { : () }, TokenStream::new()),
+        };
+        function.sig.output = syn::parse_quote! { -> ::tidegate::attribute::Response };
+        quote! {{
+            let __tidegate_verdict = match #check {
+                ::core::result::Result::Ok(verdict) => verdict,
+                ::core::result::Result::Err(#limited) => {
+                    return ::tidegate::attribute::IntoResponse::into_response(#limited);
+                }
+            };
+            let __tidegate_answer #annotation = async move #body.await;
+            #declared
+            let __tidegate_answer = ::tidegate::attribute::IntoResponse::into_response(__tidegate_answer);
+            ::tidegate::attribute::told(__tidegate_answer, &__tidegate_verdict)
+        }}
+    };
+    let ItemFn { attrs, vis, sig, .. } = &function;
+    quote! { #(#attrs)* #vis #sig #body }
+}
+
+/// Asks whether the call may go on.
+fn check(arguments: &Arguments, function: &ItemFn) -> TokenStream {
+    let Arguments { policy, key, cost, tier, tiers, name, .. } = arguments;
+    let function_name = function.sig.ident.to_string();
+    let name = match name {
+        Some(name) => quote! { #name },
+        None => quote! { ::core::concat!(::core::module_path!(), "::", #function_name) },
+    };
+    let (tier_names, tier_policies): (Vec<_>, Vec<_>) = tiers.iter().map(|(name, policy)| (name, policy)).unzip();
+    let key = key.as_ref().map(|key| quote! { .key(&(#key)) });
+    let cost = cost.as_ref().map(|cost| quote! { .cost(#cost) });
+    let tier = tier.as_ref().map(|tier| quote! { .tier(&(#tier)) });
+    quote! {{
+        static LIMITED: ::tidegate::attribute::LimitedFunction =
+            ::tidegate::attribute::LimitedFunction::new(#name, #policy, &[#((#tier_names, #tier_policies)),*]);
+        LIMITED.call() #key #cost #tier .check().await
+    }}
+}
+
+/// Whether it returns a `Result`, by whatever way that is named.
+fn returns_result(output: &ReturnType) -> bool {
+    let ReturnType::Type(_, kind) = output else { return false };
+    let Type::Path(path) = &**kind else { return false };
+    path.path.segments.last().is_some_and(|segment| segment.ident == "Result")
+}

@@ -1,0 +1,72 @@
+//! What a gate counts, in a registry of [prometheus-client](https://docs.rs/prometheus-client) that a program has already.
+//!
+//! ```
+//! use prometheus_client::registry::Registry;
+//! use tidegate::{Book, Gate, Rules};
+//!
+//! let gate = Gate::memory(Book::new().with("api", Rules::new("100/minute".parse()?))?);
+//! let mut registry = Registry::default();
+//! tidegate::prometheus::register(&mut registry, &gate);
+//!
+//! gate.check("api", "user:42").now()?;
+//! let mut text = String::new();
+//! prometheus_client::encoding::text::encode(&mut text, &registry)?;
+//! assert!(text.contains(r#"tidegate_checks_total{policy="api",outcome="allowed"} 1"#));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Labels are the policy and the outcome, never a key: there are as many series with a million keys as with one. A check does
+//! nothing for it but what the gate counts anyway.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use tidegate_core::{Gate, Store};
+
+use crate::series::{ALL, Kind, Point, Snapshot};
+
+/// Adds what a gate counts to a registry, under `tidegate_…`. A gate is added to a registry once; its clones are the same.
+pub fn register<S: Store>(registry: &mut Registry, gate: &Gate<S>) {
+    registry.register_collector(Box::new(GateCollector(gate.clone())));
+}
+
+struct GateCollector<S: Store>(Gate<S>);
+
+impl<S: Store> std::fmt::Debug for GateCollector<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("GateCollector").field(&self.0).finish()
+    }
+}
+
+impl<S: Store> Collector for GateCollector<S> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let snapshot = Snapshot::of(&self.0);
+        for series in &ALL {
+            let points = series.points(&snapshot);
+            if points.is_empty() {
+                continue;
+            }
+            let kind = match series.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+            };
+            let mut metric = encoder.encode_descriptor(series.name, series.help, None, kind)?;
+            for Point { labels, value } in points {
+                if labels.is_empty() {
+                    encode(&mut metric, series.kind, value)?;
+                } else {
+                    encode(&mut metric.encode_family(&labels)?, series.kind, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode(metric: &mut MetricEncoder<'_>, kind: Kind, value: u64) -> Result<(), std::fmt::Error> {
+    match kind {
+        Kind::Counter => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
+        Kind::Gauge => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
+    }
+}

@@ -1,0 +1,144 @@
+//! What is exported of a gate, whoever asks for it.
+
+use tidegate_core::{Breaker, Degraded, Gate, PolicyCounters, Store};
+
+/// One figure, with its labels: only what the configuration names, never a key.
+pub(crate) struct Point {
+    pub(crate) labels: Vec<(&'static str, String)>,
+    pub(crate) value: u64,
+}
+
+/// Figures of one name.
+pub(crate) struct Series {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) kind: Kind,
+    read: fn(&Snapshot) -> Vec<Point>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// A gate's counts, read once.
+pub(crate) struct Snapshot {
+    policies: Vec<PolicyCounters>,
+    store: Option<tidegate_core::StoreHealth>,
+}
+
+impl Snapshot {
+    pub(crate) fn of<S: Store>(gate: &Gate<S>) -> Self {
+        Self { policies: gate.counters(), store: gate.store_health() }
+    }
+}
+
+impl Series {
+    /// Its figures; none where there is nothing to tell.
+    pub(crate) fn points(&self, snapshot: &Snapshot) -> Vec<Point> {
+        (self.read)(snapshot)
+    }
+}
+
+/// All there are.
+pub(crate) const ALL: [Series; 12] = [
+    counter("tidegate_checks", "Requests, by policy and by what became of them", checks),
+    counter("tidegate_near_limit", "Allowed requests that left less than a fifth of the capacity", |snapshot| {
+        by_policy(snapshot, |policy| policy.near_limit)
+    }),
+    counter(
+        "tidegate_candidate_checks",
+        "What the policy's candidate would have done to the same requests",
+        candidates,
+    ),
+    counter("tidegate_degraded", "Answers given without the store, by policy and reason", degraded),
+    counter("tidegate_refunds", "Requests whose cost was given back, in part or whole", |snapshot| {
+        by_policy(snapshot, |policy| policy.refunds)
+    }),
+    counter("tidegate_unsettled", "Requests that cost more in the end than the limit had left", |snapshot| {
+        by_policy(snapshot, |policy| policy.unsettled)
+    }),
+    counter("tidegate_store_trips", "Trips to the store that were answered", |snapshot| {
+        of_store(snapshot, |store| store.trips)
+    }),
+    counter("tidegate_store_reconnects", "Connections to the store that were made after one was lost", |snapshot| {
+        of_store(snapshot, |store| store.reconnects)
+    }),
+    counter(
+        "tidegate_store_breaker_openings",
+        "How often the store was given up until it answers a probe",
+        |snapshot| of_store(snapshot, |store| store.breaker_openings),
+    ),
+    gauge("tidegate_store_breaker_open", "Whether the store is given up at present: 1 if so", |snapshot| {
+        of_store(snapshot, |store| u64::from(store.breaker != Breaker::Closed))
+    }),
+    gauge("tidegate_store_waiting", "Checks that wait for a trip to the store", |snapshot| {
+        of_store(snapshot, |store| store.waiting)
+    }),
+    gauge("tidegate_store_latency_microseconds", "How long trips to the store take, by quantile", latency),
+];
+
+const fn counter(name: &'static str, help: &'static str, read: fn(&Snapshot) -> Vec<Point>) -> Series {
+    Series { name, help, kind: Kind::Counter, read }
+}
+
+const fn gauge(name: &'static str, help: &'static str, read: fn(&Snapshot) -> Vec<Point>) -> Series {
+    Series { name, help, kind: Kind::Gauge, read }
+}
+
+fn labelled(policy: &PolicyCounters, label: &'static str, value: &str, count: u64) -> Point {
+    Point { labels: vec![("policy", policy.policy.to_string()), (label, value.to_owned())], value: count }
+}
+
+fn by_policy(snapshot: &Snapshot, read: fn(&PolicyCounters) -> u64) -> Vec<Point> {
+    let point =
+        |policy: &PolicyCounters| Point { labels: vec![("policy", policy.policy.to_string())], value: read(policy) };
+    snapshot.policies.iter().map(point).collect()
+}
+
+fn of_store(snapshot: &Snapshot, read: fn(&tidegate_core::StoreHealth) -> u64) -> Vec<Point> {
+    snapshot.store.iter().map(|store| Point { labels: Vec::new(), value: read(store) }).collect()
+}
+
+fn checks(snapshot: &Snapshot) -> Vec<Point> {
+    let of_policy = |policy: &PolicyCounters| {
+        [
+            ("allowed", policy.allowed),
+            ("denied", policy.denied),
+            ("never_allowed", policy.never_allowed),
+            ("unlimited", policy.unlimited),
+            ("blocked", policy.blocked),
+            ("denied_by_others", policy.denied_by_others),
+            ("shadow_denied", policy.shadow_denied),
+        ]
+        .map(|(outcome, count)| labelled(policy, "outcome", outcome, count))
+    };
+    snapshot.policies.iter().flat_map(of_policy).collect()
+}
+
+fn candidates(snapshot: &Snapshot) -> Vec<Point> {
+    let of_policy = |policy: &PolicyCounters| {
+        [("allowed", policy.candidate_allowed), ("denied", policy.candidate_denied)]
+            .map(|(outcome, count)| labelled(policy, "outcome", outcome, count))
+    };
+    snapshot.policies.iter().flat_map(of_policy).collect()
+}
+
+fn degraded(snapshot: &Snapshot) -> Vec<Point> {
+    let of_policy = |policy: &PolicyCounters| {
+        Degraded::ALL.map(|reason| labelled(policy, "reason", reason.name(), policy.degraded(reason)))
+    };
+    snapshot.policies.iter().flat_map(of_policy).collect()
+}
+
+fn latency(snapshot: &Snapshot) -> Vec<Point> {
+    let quantiles = |store: &tidegate_core::StoreHealth| {
+        let latency = &store.latency;
+        [("0.5", latency.p50), ("0.99", latency.p99), ("0.999", latency.p999)].map(|(quantile, time)| Point {
+            labels: vec![("quantile", quantile.to_owned())],
+            value: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+        })
+    };
+    snapshot.store.iter().flat_map(quantiles).collect()
+}

@@ -1,0 +1,145 @@
+//! `#[rate_limit]` on functions and on handlers.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fmt::Display;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Query;
+use axum::http::{Request, StatusCode};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tidegate::attribute::Limited;
+use tidegate::rate_limit;
+use tower::ServiceExt;
+
+#[derive(Debug)]
+enum AppError {
+    Limited(Limited),
+    Negative,
+}
+
+impl From<Limited> for AppError {
+    fn from(limited: Limited) -> Self {
+        Self::Limited(limited)
+    }
+}
+
+#[rate_limit("2/365 days", key = user)]
+async fn per_user(user: u64) -> Result<u64, AppError> {
+    Ok(user * 2)
+}
+
+#[rate_limit("3/365 days")]
+async fn together(number: i64) -> Result<i64, AppError> {
+    if number < 0 {
+        return Err(AppError::Negative);
+    }
+    Ok(number)
+}
+
+#[rate_limit(
+    "sliding_window_log 5/365 days", key = user.name, cost = pages, tier = user.tier,
+    tiers(gold = "sliding_window_log 20/365 days", "very-large" = "sliding_window_log 50/365 days"), name = "search"
+)]
+async fn search(user: &User, pages: f64) -> Result<f64, AppError> {
+    Ok(pages)
+}
+
+struct User {
+    name: String,
+    tier: &'static str,
+}
+
+#[rate_limit("1/365 days", key = key, denied = |_| None)]
+async fn generic<K: Display + ?Sized>(key: &K) -> Option<String> {
+    Some(key.to_string())
+}
+
+struct Service {
+    name: &'static str,
+}
+
+impl Service {
+    #[rate_limit("1/365 days", key = self.name)]
+    async fn method(&self) -> Result<&'static str, AppError> {
+        Ok(self.name)
+    }
+}
+
+#[tokio::test]
+async fn functions() {
+    assert_eq!(per_user(1).await.unwrap(), 2);
+    assert_eq!(per_user(1).await.unwrap(), 2);
+    let Err(AppError::Limited(limited)) = per_user(1).await else { panic!("not limited") };
+    assert_eq!(limited.status(), 429);
+    assert!(limited.retry_after().is_some_and(|wait| wait.as_secs() > 1_000_000));
+    let told = limited.to_string();
+    assert!(told.contains("attribute.per_user: token_bucket 2/365 days; try again in"), "{told}");
+    assert_eq!(per_user(2).await.unwrap(), 4);
+    // What fails for another reason was a call all the same.
+    assert!(matches!(together(-1).await, Err(AppError::Negative)));
+    assert_eq!((together(1).await.unwrap(), together(2).await.unwrap()), (1, 2));
+    assert!(matches!(together(3).await, Err(AppError::Limited(_))));
+    assert_eq!((generic("a").await.as_deref(), generic("a").await), (Some("a"), None));
+    let service = Service { name: "s" };
+    assert!(service.method().await.is_ok() && service.method().await.is_err());
+}
+
+#[tokio::test]
+async fn costs_and_tiers() {
+    let mut user = User { name: "ann".to_owned(), tier: "" };
+    assert!(search(&user, 4.5).await.is_ok());
+    assert!(search(&user, 1.0).await.is_err());
+    // Of another tier: what was used is kept.
+    user.tier = "gold";
+    assert!(search(&user, 15.5).await.is_ok());
+    assert!(search(&user, 0.001).await.is_err());
+    user.tier = "very-large";
+    assert!(search(&user, 30.0).await.is_ok());
+    let Err(AppError::Limited(bad)) = search(&user, -1.0).await else { panic!("not an error") };
+    assert_eq!((bad.status(), bad.verdict().is_none()), (500, true));
+    let Err(AppError::Limited(never)) = search(&user, 51.0).await else { panic!("not limited") };
+    assert_eq!((never.status(), never.retry_after()), (429, None));
+}
+
+#[derive(serde::Deserialize)]
+struct Who {
+    who: String,
+}
+
+#[rate_limit("fixed_window 1/365 days", key = query.who)]
+async fn handler(Query(query): Query<Who>) -> String {
+    format!("hello {}", query.who)
+}
+
+#[rate_limit("fixed_window 1/365 days")]
+async fn opaque() -> impl IntoResponse {
+    (StatusCode::CREATED, "made")
+}
+
+#[rate_limit("fixed_window 1/365 days", respond)]
+async fn fallible() -> Result<String, StatusCode> {
+    Err(StatusCode::IM_A_TEAPOT)
+}
+
+#[tokio::test]
+async fn handlers() {
+    let router = Router::new().route("/", get(handler)).route("/opaque", get(opaque)).route("/fallible", get(fallible));
+    let ask = async |path: &str| router.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+    let first = ask("/?who=ann").await;
+    assert_eq!(first.status(), StatusCode::OK);
+    assert_eq!(first.headers()["ratelimit-policy"], r#""attribute.handler";q=1;w=31536000"#);
+    assert_eq!(axum::body::to_bytes(first.into_body(), 1_000).await.unwrap(), "hello ann");
+    let denied = ask("/?who=ann").await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.headers()["content-type"], "application/problem+json");
+    assert!(denied.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
+    let problem = axum::body::to_bytes(denied.into_body(), 1_000).await.unwrap();
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(&problem).unwrap()["status"], 429);
+    assert_eq!(ask("/?who=bob").await.status(), StatusCode::OK);
+    assert_eq!(ask("/opaque").await.status(), StatusCode::CREATED);
+    assert_eq!(ask("/opaque").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask("/fallible").await.status(), StatusCode::IM_A_TEAPOT);
+    assert_eq!(ask("/fallible").await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
