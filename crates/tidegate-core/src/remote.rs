@@ -7,11 +7,45 @@ use crate::algorithm::{CounterState, LogState, Step, StepState, WindowState, gcd
 use crate::clock::Timestamp;
 use crate::cost::Cost;
 use crate::decision::Decision;
+use crate::key::Key;
 use crate::policy::Policy;
 use crate::record::Record;
+use crate::store::{Store, StoreError};
 
 /// Such stores count in microseconds.
 const TICK: u64 = 1_000;
+
+/// Decides on one request that several keys must all meet, one after the other: what was taken is given back on a refusal.
+///
+/// # Errors
+/// If the store could not answer. Then what was taken has been given back, as far as it could be.
+pub async fn check_in_order<S: Store + ?Sized>(
+    store: &S,
+    requests: &[(&S::Plan, Key<'_>, Cost)],
+) -> Result<Vec<Decision>, StoreError> {
+    let mut decisions = Vec::with_capacity(requests.len());
+    let mut trouble = None;
+    for (plan, key, cost) in requests {
+        match store.check(plan, *key, *cost).await {
+            Ok(decision) => decisions.push(decision),
+            Err(error) => {
+                trouble = Some(error);
+                break;
+            }
+        }
+    }
+    if trouble.is_some() || decisions.iter().any(Decision::is_denied) {
+        for ((plan, key, cost), decision) in requests.iter().zip(&mut decisions) {
+            if decision.is_allowed() {
+                match store.refund(plan, *key, *cost).await {
+                    Ok(after) => *decision = after,
+                    Err(error) => trouble = Some(error),
+                }
+            }
+        }
+    }
+    trouble.map_or(Ok(decisions), Err)
+}
 
 /// What a store kept for one limit of one key, times in microseconds, amounts in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

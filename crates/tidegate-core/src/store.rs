@@ -7,6 +7,7 @@ use crate::decision::{Decision, Degraded};
 use crate::health::StoreHealth;
 use crate::key::Key;
 use crate::policy::Policy;
+use crate::remote;
 
 /// A place that keeps records and decides on them, each check whole or not at all.
 ///
@@ -45,30 +46,7 @@ pub trait Store: Send + Sync + 'static {
         &self,
         requests: &[(&Self::Plan, Key<'_>, Cost)],
     ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send {
-        async move {
-            let mut decisions = Vec::with_capacity(requests.len());
-            let mut trouble = None;
-            for (plan, key, cost) in requests {
-                match self.check(plan, *key, *cost).await {
-                    Ok(decision) => decisions.push(decision),
-                    Err(error) => {
-                        trouble = Some(error);
-                        break;
-                    }
-                }
-            }
-            if trouble.is_some() || decisions.iter().any(Decision::is_denied) {
-                for ((plan, key, cost), decision) in requests.iter().zip(&mut decisions) {
-                    if decision.is_allowed() {
-                        match self.refund(plan, *key, *cost).await {
-                            Ok(after) => *decision = after,
-                            Err(error) => trouble = Some(error),
-                        }
-                    }
-                }
-            }
-            trouble.map_or(Ok(decisions), Err)
-        }
+        remote::check_in_order(self, requests)
     }
 
     /// Gives back what a request took, and answers like one of cost 0 made right after.

@@ -102,10 +102,7 @@ impl Cluster {
     /// Asks all: what has one owner travels together. What is redirected goes on for itself.
     pub(crate) async fn ask_many(&self, asks: Vec<Ask>, deadline: Instant) -> Vec<Result<Decision, AskError>> {
         let trips = self.0.by_owner(&asks).into_iter().map(|(line, places)| {
-            let parcel = Parcel {
-                asks: places.iter().filter_map(|place| asks.get(*place).cloned()).collect(),
-                is_asking: false,
-            };
+            let parcel = Parcel::of(places.iter().filter_map(|place| asks.get(*place).cloned()).collect());
             async move { (places, line.send(parcel, deadline).await) }
         });
         let mut outcomes: Vec<Option<Outcome>> = vec![None; asks.len()];
@@ -185,7 +182,7 @@ impl Shared {
                 self.wait_for_owners(deadline).await;
                 continue;
             };
-            let outcome = line.send(Parcel { asks: vec![ask.clone()], is_asking }, deadline).await.pop();
+            let outcome = line.send(Parcel { is_asking, ..Parcel::of(vec![ask.clone()]) }, deadline).await.pop();
             target = Target::Owner;
             match outcome {
                 Some(Ok(decision)) => return Ok(decision),

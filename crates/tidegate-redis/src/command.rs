@@ -51,6 +51,13 @@ pub(crate) struct GivenTime {
     pub(crate) keep_ms: u64,
 }
 
+impl GivenTime {
+    /// The time, and how long to keep, as scripts are told.
+    pub(crate) fn numbers(&self) -> (u64, u64) {
+        ((self.clock.now().as_nanos() / 1_000).max(1), self.keep_ms)
+    }
+}
+
 /// The command for asks that go together, of which there is at least one.
 pub(crate) fn command(asks: &[&Ask], given: Option<&GivenTime>) -> Option<Cmd> {
     let first = asks.first()?;
@@ -67,7 +74,7 @@ fn script_call(script: &Script, plan: &RedisPlan, asks: &[&Ask], task: Task, giv
     for ask in asks {
         plan.add_names(&ask.name, &mut command);
     }
-    let (now, keep) = given.map_or((0, 0), |given| ((given.clock.now().as_nanos() / 1_000).max(1), given.keep_ms));
+    let (now, keep) = given.map_or((0, 0), GivenTime::numbers);
     let mut runs = Vec::with_capacity(28);
     for (last, ask) in (1..).zip(asks) {
         // Checks of one cost in a row are a run.

@@ -21,6 +21,7 @@ mod runtime;
 mod script;
 mod settings;
 mod store;
+mod together;
 mod url;
 
 pub use builder::{ConnectError, RedisStoreBuilder};

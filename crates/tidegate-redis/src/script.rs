@@ -54,7 +54,10 @@ const fn file(algorithm: Algorithm) -> &'static str {
 
 impl Script {
     pub(crate) fn new(policy: &Policy, task: Task, load: Load) -> Self {
-        let text = Composer::new(policy, load).compose(task);
+        Self::of(Composer::new(policy, load).compose(task))
+    }
+
+    pub(crate) fn of(text: String) -> Self {
         let sha = redis::Script::new(&text).get_hash().into();
         Self { text: text.into(), sha }
     }

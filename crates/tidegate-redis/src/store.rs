@@ -16,6 +16,7 @@ use crate::line::{Line, NotExecuted, Outcome, Parcel, Trouble};
 use crate::plan::RedisPlan;
 use crate::runtime::OwnRuntime;
 use crate::settings::Settings;
+use crate::together::Remembered;
 
 /// Records in Redis: the same decisions for every process that shares it. Clones share.
 ///
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     /// The runtime, where it is the store's own.
     pub(crate) own: Option<OwnRuntime>,
+    pub(crate) together: Remembered,
 }
 
 /// How the node of a key is found.
@@ -65,11 +67,20 @@ impl RedisStore {
         let answered = match &self.0.route {
             Route::Cluster(cluster) => cluster.ask(ask, deadline).await,
             Route::Single(line) => {
-                let outcome = line.send(Parcel { asks: vec![ask], is_asking: false }, deadline).await.pop();
+                let outcome = line.send(Parcel::of(vec![ask]), deadline).await.pop();
                 outcome.map_or(Err(AskError::Timeout), settled)
             }
         };
         answered.map_err(|error| self.failed(error))
+    }
+
+    /// In one call, where all keys are on one server.
+    async fn answers_together(&self, line: &Line, asks: Vec<Ask>) -> Result<Vec<Decision>, StoreError> {
+        let deadline = Instant::now() + self.0.settings.deadline;
+        let together = Some(self.0.together.script(&asks));
+        let outcomes = line.send(Parcel { together, ..Parcel::of(asks) }, deadline).await;
+        let decisions: Result<Vec<Decision>, AskError> = outcomes.into_iter().map(settled).collect();
+        decisions.map_err(|error| self.failed(error))
     }
 
     async fn answers(&self, asks: Vec<Ask>) -> Vec<Result<Decision, StoreError>> {
@@ -77,7 +88,7 @@ impl RedisStore {
         let answered: Vec<Result<Decision, AskError>> = match &self.0.route {
             Route::Cluster(cluster) => cluster.ask_many(asks, deadline).await,
             Route::Single(line) => {
-                let outcomes = line.send(Parcel { asks, is_asking: false }, deadline).await;
+                let outcomes = line.send(Parcel::of(asks), deadline).await;
                 outcomes.into_iter().map(settled).collect()
             }
         };
@@ -121,6 +132,17 @@ impl Store for RedisStore {
     async fn check_many(&self, plan: &RedisPlan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
         let asks = requests.iter().map(|(key, cost)| self.ask(plan, Act::CHECK, *key, *cost)).collect();
         self.in_runtime(self.answers(asks)).await
+    }
+
+    async fn check_together(&self, requests: &[(&RedisPlan, Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
+        match &self.0.route {
+            // Its keys may be on different nodes.
+            Route::Cluster(_) => remote::check_in_order(self, requests).await,
+            Route::Single(line) => {
+                let ask = |(plan, key, cost): &(&RedisPlan, Key<'_>, Cost)| self.ask(plan, Act::CHECK, *key, *cost);
+                self.in_runtime(self.answers_together(line, requests.iter().map(ask).collect())).await
+            }
+        }
     }
 
     async fn refund(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {

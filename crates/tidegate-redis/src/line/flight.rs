@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use tidegate_core::Decision;
 use tokio::time::{Instant, timeout_at};
 
 use super::{NotExecuted, Outcome, Parcel, Shared, Trouble, Waiting};
-use crate::command::{Ask, command, script};
+use crate::command::{Ask, GivenTime, command, script};
 use crate::dial::Destination;
 use crate::error::{AskError, ReplyError};
 use crate::key::slot;
 use crate::reply;
 use crate::script::Script;
 use crate::settings::MAX_CALL;
+use crate::together;
 use crate::url::{Address, known_host};
 
 /// How often a script that is not there is loaded and called again. Somebody may be flushing.
@@ -47,6 +49,8 @@ struct Call<'a> {
     places: Vec<usize>,
     slot: u16,
     is_asking: bool,
+    /// What decides on all of them together.
+    together: Option<&'a Script>,
 }
 
 impl Flight {
@@ -117,12 +121,27 @@ impl Flight {
     /// Puts asks together that one command can do: of one policy and kind, and on a cluster of one slot.
     fn calls<'a>(&self, parcels: &[&'a Parcel]) -> Vec<Call<'a>> {
         let mut calls: Vec<Call<'a>> = Vec::new();
-        let asks = parcels.iter().flat_map(|parcel| parcel.asks.iter().map(|ask| (ask, parcel.is_asking)));
-        for (place, (ask, is_asking)) in asks.enumerate() {
+        let asks = parcels.iter().flat_map(|parcel| parcel.asks.iter().map(move |ask| (ask, *parcel)));
+        for (place, (ask, parcel)) in asks.enumerate() {
+            let is_asking = parcel.is_asking;
+            let together = parcel.together.as_ref();
+            if let Some(script) = together {
+                match calls.last_mut().filter(|call| call.together.is_some_and(|last| std::ptr::eq(last, script))) {
+                    Some(call) => {
+                        call.asks.push(ask);
+                        call.places.push(place);
+                    }
+                    None => calls.push(Call { asks: vec![ask], places: vec![place], slot: 0, is_asking, together }),
+                }
+                continue;
+            }
             let slot = if self.line.is_cluster { slot(&ask.name) } else { 0 };
             let fits = |call: &&mut Call<'a>| {
                 let goes = call.asks.first().is_some_and(|first| first.goes_with(ask));
-                goes && call.slot == slot && call.is_asking == is_asking && call.asks.len() < MAX_CALL
+                goes && call.together.is_none()
+                    && call.slot == slot
+                    && call.is_asking == is_asking
+                    && call.asks.len() < MAX_CALL
             };
             // On a cluster hardly any two share a slot: only the last few calls are looked at.
             match calls.iter_mut().rev().take(8).find(fits) {
@@ -130,7 +149,7 @@ impl Flight {
                     call.asks.push(ask);
                     call.places.push(place);
                 }
-                None => calls.push(Call { asks: vec![ask], places: vec![place], slot, is_asking }),
+                None => calls.push(Call { asks: vec![ask], places: vec![place], slot, is_asking, together }),
             }
         }
         calls
@@ -148,7 +167,7 @@ impl Flight {
                         without_script.push(call)
                     }
                     Err(error) => call.fill(outcomes, &Err(self.trouble(&error))),
-                    Ok(value) => match reply::answers(&call.asks, &value) {
+                    Ok(value) => match call.read(&value) {
                         Ok(answers) => {
                             for (place, answer) in call.places.iter().zip(answers) {
                                 let outcome = answer.map_err(|error| Trouble::Failed(error.into()));
@@ -208,7 +227,7 @@ impl Flight {
         loads_scripts: bool,
     ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
         let given = self.line.settings().given.as_ref();
-        let commands: Vec<Cmd> = calls.iter().filter_map(|call| command(&call.asks, given)).collect();
+        let commands: Vec<Cmd> = calls.iter().filter_map(|call| call.command(given)).collect();
         if let ([command], [call]) = (&commands[..], calls)
             && !loads_scripts
             && !call.is_asking
@@ -239,9 +258,9 @@ impl Flight {
 }
 
 /// The scripts of some calls, each once.
-fn scripts<'a>(calls: &'a [Call<'_>]) -> Vec<&'a Script> {
+fn scripts<'a>(calls: &[Call<'a>]) -> Vec<&'a Script> {
     let mut scripts: Vec<&Script> = Vec::new();
-    for script in calls.iter().filter_map(|call| script(&call.asks)) {
+    for script in calls.iter().filter_map(Call::script) {
         if scripts.iter().all(|known| known.sha != script.sha) {
             scripts.push(script);
         }
@@ -249,7 +268,26 @@ fn scripts<'a>(calls: &'a [Call<'_>]) -> Vec<&'a Script> {
     scripts
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    fn script(&self) -> Option<&'a Script> {
+        self.together.or_else(|| script(&self.asks))
+    }
+
+    fn command(&self, given: Option<&GivenTime>) -> Option<Cmd> {
+        match self.together {
+            Some(script) => Some(together::command(script, &self.asks, given)),
+            None => command(&self.asks, given),
+        }
+    }
+
+    /// The answers, one an ask.
+    fn read(&self, value: &Value) -> Result<Vec<Result<Decision, ReplyError>>, ReplyError> {
+        match self.together {
+            Some(_) => together::answers(&self.asks, value),
+            None => reply::answers(&self.asks, value),
+        }
+    }
+
     fn fill(&self, outcomes: &mut [Option<Outcome>], outcome: &Outcome) {
         for place in &self.places {
             if let Some(slot) = outcomes.get_mut(*place) {

@@ -24,6 +24,7 @@ use crate::command::Ask;
 use crate::dial::{Destination, Dialer};
 use crate::error::AskError;
 use crate::health::Health;
+use crate::script::Script;
 use crate::settings::{MAX_BATCH, MAX_FAILURES, MAX_FLIGHTS, Settings};
 use crate::url::Address;
 use flight::Flight;
@@ -55,11 +56,20 @@ pub(crate) enum NotExecuted {
     Later(Arc<str>),
 }
 
-/// Asks that travel together, and whether they go to a node that is about to take their slot over.
+/// Asks that travel at the same time, and whether they go to a node that is about to take their slot over.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) asks: Vec<Ask>,
     pub(crate) is_asking: bool,
+    /// What decides on all of them together, if one denies all do.
+    pub(crate) together: Option<Script>,
+}
+
+impl Parcel {
+    /// Asks of which each is for itself.
+    pub(crate) fn of(asks: Vec<Ask>) -> Self {
+        Self { asks, is_asking: false, together: None }
+    }
 }
 
 /// A line to one node. Clones share.
