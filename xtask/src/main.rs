@@ -22,9 +22,9 @@ enum Task {
     Test,
     /// Check the format, the lints and the documentation
     Lint,
-    /// Measure against peers in the same run: `cargo xtask bench memory`, `bench redis`, `bench failures`
+    /// Measure against peers in the same run: `cargo xtask bench memory`, `bench redis`, `bench failures`, `bench tower`
     Bench {
-        /// What to measure, and its options: `memory`, `redis`, `failures`, `memory --help`
+        /// What to measure, and its options: `memory`, `redis`, `failures`, `tower`, `memory --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         arguments: Vec<String>,
     },

@@ -6,6 +6,7 @@ mod failures;
 mod memory;
 mod redis;
 mod spread;
+mod tower;
 
 use clap::Parser;
 
@@ -19,6 +20,8 @@ enum Bench {
     Memory(memory::Options),
     /// The Redis store against raw commands and other limiters: rows C1 to D4.
     Redis(redis::Options),
+    /// A layer on a service against the bare service and tower_governor.
+    Tower(tower::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -26,5 +29,6 @@ fn main() -> anyhow::Result<()> {
         Bench::Failures(options) => failures::run(&options),
         Bench::Memory(options) => memory::run(&options),
         Bench::Redis(options) => redis::run(&options),
+        Bench::Tower(options) => tower::run(&options),
     }
 }

@@ -1,0 +1,143 @@
+//! What a layer adds to a request that is allowed, in memory: against the bare service and tower_governor.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::{Request, Response};
+use tidegate::tower::{Dialect, Limits, RateLimitLayer, key};
+use tidegate::{Book, Gate, Rules};
+use tower::{Layer, Service, service_fn};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+
+use crate::spread::Spread;
+
+/// What to measure, and for how long.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Rounds; each contender has one sample in each.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Requests a sample.
+    #[arg(long, default_value_t = 200_000)]
+    requests: u32,
+    /// Addresses that requests come from.
+    #[arg(long, default_value_t = 10_000)]
+    clients: u32,
+}
+
+/// What a layer may add.
+const BAR_NS: f64 = 2_000.0;
+
+/// So many that nobody is ever denied.
+const POLICY: &str = "1000000/second";
+
+type Sample<'a> = Box<dyn FnMut(u32, u32) + 'a>;
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let mut contenders: Vec<(&str, Sample<'_>)> = vec![
+        ("bare service", sample(service_fn(handle))),
+        ("tidegate", sample(layer(|limits| limits)?)),
+        ("tidegate, Retry-After only", sample(layer(|limits| limits.headers(Dialect::Off))?)),
+        ("tidegate, 2 limits", sample(two_limits()?)),
+        ("tower_governor", governor(false)?),
+        ("tower_governor, headers", governor(true)?),
+    ];
+    let allocations: Vec<f64> = contenders
+        .iter_mut()
+        .map(|(_, sample)| {
+            // Warm: every address is known, and what is made once is made.
+            sample(options.clients * 2, options.clients);
+            let count = 10_000;
+            let info = allocation_counter::measure(|| sample(count, options.clients));
+            info.count_total as f64 / f64::from(count)
+        })
+        .collect();
+    let mut figures = vec![Vec::new(); contenders.len()];
+    for _ in 0..options.rounds {
+        for ((_, sample), figures) in contenders.iter_mut().zip(&mut figures) {
+            let started = Instant::now();
+            sample(options.requests, options.clients);
+            figures.push(started.elapsed().as_nanos() as f64 / f64::from(options.requests));
+        }
+    }
+    println!(
+        "Nanoseconds a request, called without a socket, one thread, {} addresses: median (least-most) of {}",
+        options.clients, options.rounds
+    );
+    println!("interleaved rounds. What is added is the difference to the bare service in the same round.\n");
+    println!("| contender | ns a request | added ns | bar | allocations added |\n|---|---:|---:|---:|---:|");
+    for (index, ((name, _), figure)) in contenders.iter().zip(&figures).enumerate() {
+        let added: Vec<f64> = figure.iter().zip(&figures[0]).map(|(figure, bare)| figure - bare).collect();
+        let added = Spread::of(&added);
+        let is_held = (1..=3).contains(&index);
+        let missed = if added.median > BAR_NS { " missed" } else { "" };
+        let bar = if is_held { format!("{BAR_NS:.0}{missed}") } else { String::new() };
+        let count = allocations[index] - allocations[0];
+        println!("| {name} | {:.0} | {added:.0} | {bar} | {count:.2} |", Spread::of(figure));
+    }
+    Ok(())
+}
+
+async fn handle(_: Request<Body>) -> Result<Response<Body>, Infallible> {
+    Ok(Response::new(Body::empty()))
+}
+
+fn layer(set: impl FnOnce(Limits) -> Limits) -> anyhow::Result<impl Served> {
+    let limits = set(Limits::memory(POLICY.parse()?, key::client_address()));
+    Ok(RateLimitLayer::new(limits).layer(service_fn(handle)))
+}
+
+fn two_limits() -> anyhow::Result<impl Served> {
+    let rules = || Ok::<_, anyhow::Error>(Rules::new(POLICY.parse()?));
+    let gate = Gate::memory(Book::new().with("address", rules()?)?.with("user", rules()?)?);
+    let limits = Limits::new(gate).limit("address", key::client_address())?.limit("user", key::header("x-user"))?;
+    Ok(RateLimitLayer::new(limits).layer(service_fn(handle)))
+}
+
+fn governor(has_headers: bool) -> anyhow::Result<Sample<'static>> {
+    let mut builder = GovernorConfigBuilder::default();
+    builder.per_nanosecond(1_000).burst_size(1_000_000);
+    let missing = || anyhow::anyhow!("a period and a burst");
+    Ok(if has_headers {
+        let config = builder.use_headers().finish().ok_or_else(missing)?;
+        sample(GovernorLayer::new(config).layer(service_fn(handle)))
+    } else {
+        let config = builder.finish().ok_or_else(missing)?;
+        sample(GovernorLayer::new(config).layer(service_fn(handle)))
+    })
+}
+
+/// A service that answers at once.
+trait Served {
+    fn serve(&mut self, request: Request<Body>);
+}
+
+impl<S: Service<Request<Body>, Response = Response<B>, Error: std::fmt::Debug>, B> Served for S {
+    fn serve(&mut self, request: Request<Body>) {
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(self.poll_ready(&mut context).is_ready());
+        let Poll::Ready(answer) = pin!(self.call(request)).poll(&mut context) else { return };
+        assert_eq!(answer.expect("an answer").status(), 200);
+    }
+}
+
+/// Sends so many requests from so many addresses, in turn.
+fn sample<'a>(mut service: impl Served + 'a) -> Sample<'a> {
+    let mut next = 0_u32;
+    Box::new(move |requests, clients| {
+        for _ in 0..requests {
+            next = next.wrapping_add(1);
+            let [.., a, b, c] = (next % clients).to_be_bytes();
+            let mut request = Request::new(Body::empty());
+            request.headers_mut().insert("x-user", http::HeaderValue::from_static("42"));
+            request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([10, a, b, c], 1_234))));
+            service.serve(request);
+        }
+    })
+}
