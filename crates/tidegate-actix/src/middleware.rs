@@ -90,9 +90,9 @@ where
                 Ok(None) => return Ok(inner.call(request).await?.map_body(|_, body| whole(body, None))),
                 Err(error) => return Ok(request.into_response(refusal::error(&error)).map_into_right_body()),
             };
-            let answer = match prepared.ask_at_once(limits.gate(), limits.wants_receipt()) {
+            let answer = match prepared.ask_at_once(&limits) {
                 Some(answer) => answer,
-                None => prepared.ask(limits.gate(), limits.wants_receipt()).await,
+                None => prepared.ask(&limits).await,
             };
             drop(prepared);
             let refused = match limits.next(answer) {

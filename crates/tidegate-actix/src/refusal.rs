@@ -45,7 +45,7 @@ pub(crate) fn add_fields<S: Store>(
 ) {
     for Field { name, value } in limits.fields(verdict, excess) {
         let name = HeaderName::from_static(name);
-        if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(value)) {
+        if let Ok(value) = HeaderValue::from_maybe_shared(value) {
             // Several lines of these are one list: a middleware within, or the handler, may have written its own.
             if matches!(name.as_str(), "ratelimit" | "ratelimit-policy" | "access-control-expose-headers") {
                 headers.append(name, value);

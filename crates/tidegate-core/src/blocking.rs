@@ -25,3 +25,13 @@ pub(crate) fn wait<F: Future>(future: F) -> F::Output {
         }
     }
 }
+
+/// The output of a future that has nothing to wait for; of any other it is waited for.
+#[inline]
+pub(crate) fn ready<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => wait(future),
+    }
+}

@@ -151,7 +151,7 @@ impl Rules {
     /// # Errors
     /// If the key is empty, or has an exception.
     pub fn exception(self, key: &str, exception: Exception) -> Result<Self, BookError> {
-        self.except(composed(None, Key::new(key.as_bytes())?).into_boxed_slice(), exception)
+        self.except(composed(None, Key::new(key.as_bytes())?).to_vec().into(), exception)
     }
 
     /// What holds for one key of one tenant.
@@ -159,7 +159,7 @@ impl Rules {
     /// # Errors
     /// If the key is empty, or has an exception.
     pub fn exception_of(self, tenant: &str, key: &str, exception: Exception) -> Result<Self, BookError> {
-        self.except(composed(Some(tenant), Key::new(key.as_bytes())?).into_boxed_slice(), exception)
+        self.except(composed(Some(tenant), Key::new(key.as_bytes())?).to_vec().into(), exception)
     }
 
     fn except(mut self, key: Box<[u8]>, exception: Exception) -> Result<Self, BookError> {

@@ -28,8 +28,26 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// A key as it is stored, on the stack where it is short.
+/// A key with its tenant, on the stack where it is short.
 pub(crate) type KeyBytes = SmallVec<[u8; 64]>;
+
+/// A key as it is stored: most are as they came.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Composed<'a> {
+    Plain(&'a [u8]),
+    WithTenant(KeyBytes),
+}
+
+impl std::ops::Deref for Composed<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Plain(bytes) => bytes,
+            Self::WithTenant(bytes) => bytes,
+        }
+    }
+}
 
 /// What stands before a tenant, and between it and the key.
 const TENANT: u8 = b'@';
@@ -37,23 +55,24 @@ const END: u8 = b'/';
 
 /// A key with its tenant, so that no two of them meet: `@acme/user:42`. A slash or percent sign in the tenant is written as
 /// `%2F` or `%25`. A key without a tenant is as it is, or, where it begins like one with a tenant, `@/` and itself.
-pub(crate) fn composed(tenant: Option<&str>, key: Key<'_>) -> KeyBytes {
+pub(crate) fn composed<'a>(tenant: Option<&str>, key: Key<'a>) -> Composed<'a> {
     let key = key.as_bytes();
-    let mut bytes = KeyBytes::new();
     let tenant = tenant.unwrap_or_default();
-    if !tenant.is_empty() || key.first() == Some(&TENANT) {
-        bytes.push(TENANT);
-        for byte in tenant.bytes() {
-            match byte {
-                END => bytes.extend_from_slice(b"%2F"),
-                b'%' => bytes.extend_from_slice(b"%25"),
-                other => bytes.push(other),
-            }
-        }
-        bytes.push(END);
+    if tenant.is_empty() && key.first() != Some(&TENANT) {
+        return Composed::Plain(key);
     }
+    let mut bytes = KeyBytes::new();
+    bytes.push(TENANT);
+    for byte in tenant.bytes() {
+        match byte {
+            END => bytes.extend_from_slice(b"%2F"),
+            b'%' => bytes.extend_from_slice(b"%25"),
+            other => bytes.push(other),
+        }
+    }
+    bytes.push(END);
     bytes.extend_from_slice(key);
-    bytes
+    Composed::WithTenant(bytes)
 }
 
 #[cfg(test)]
@@ -67,7 +86,8 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for tenant in tenants {
             for key in keys {
-                assert!(seen.insert(composed(tenant, Key::new(key.as_bytes()).unwrap())), "{tenant:?} {key}");
+                let bytes = composed(tenant, Key::new(key.as_bytes()).unwrap()).to_vec();
+                assert!(seen.insert(bytes), "{tenant:?} {key}");
             }
         }
         let plain = composed(Some(""), Key::new(b"user:42").unwrap());

@@ -1,78 +1,118 @@
 //! The header fields of an answer, to the letter.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
 use smallvec::SmallVec;
-use tidegate_core::{Clock, Decision, Limit, Ruling, Verdict};
+use tidegate_core::{Clock, Decision, Label, Limit, Ruling, Verdict};
 
 use crate::dialect::{Dialect, Reset};
 
-/// A header field. Its value consists of visible ASCII and spaces.
+/// A header field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name, in lower case.
     pub name: &'static str,
-    /// Its value.
-    pub value: String,
+    /// Its value: visible ASCII and spaces.
+    pub value: Bytes,
 }
 
-type Fields = SmallVec<[Field; 4]>;
+type Fields = SmallVec<[Field; 2]>;
+
+/// What has been written of policies before: it is the same for every answer.
+#[derive(Debug, Default)]
+pub struct Written(ArcSwapOption<(Arc<Label>, Dialect, Bytes)>);
+
+impl Written {
+    /// The limits of all policies that are enforced.
+    fn policies(&self, verdict: &Verdict, dialect: Dialect) -> Bytes {
+        let [ruling] = verdict.rulings() else { return policies(verdict, dialect).into() };
+        let last = self.0.load();
+        if let Some((label, last_dialect, text)) = last.as_deref()
+            && std::ptr::eq(&**label, ruling.label())
+            && *last_dialect == dialect
+        {
+            return text.clone();
+        }
+        // Not to be shared out of a string that has room to spare.
+        let text = Bytes::from(policies(verdict, dialect).into_boxed_str().into_boxed_bytes());
+        self.0.store(Some(Arc::new((ruling.shared_label(), dialect, text.clone()))));
+        text
+    }
+}
 
 /// The fields that tell a client what is left, in a dialect. With `all`, of every policy and not only of the one nearest to
 /// exhaustion. Nothing is made up: of an answer that was given without the store they tell the limits only. Of a request that
 /// would have to wait too long in a queue, by so much, they tell that nothing is left until then.
 #[must_use]
-pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Duration>) -> Fields {
+pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Duration>, written: &Written) -> Fields {
     let mut fields = Fields::new();
     if dialect == Dialect::Off {
         return fields;
     }
-    let policies = policies(verdict, dialect);
+    let policies = written.policies(verdict, dialect);
     if policies.is_empty() {
         return fields;
     }
     let nearest = verdict.nearest().and_then(State::of).map(|state| State { excess, ..state });
-    let mut add = |name, value| fields.push(Field { name, value });
+    let mut add = |name, value: Bytes| fields.push(Field { name, value });
     match dialect {
         Dialect::Draft11 => {
             add("ratelimit-policy", policies);
-            let told: SmallVec<[State<'_>; 2]> = match nearest {
+            let told: SmallVec<[State<'_>; 1]> = match nearest {
                 Some(_) if all => {
                     verdict.rulings().iter().filter(|ruling| is_told(ruling)).filter_map(State::of).collect()
                 }
                 Some(state) => [state].into_iter().collect(),
                 None => return fields,
             };
-            add("ratelimit", told.iter().map(State::item).collect::<Vec<_>>().join(", "));
+            add("ratelimit", items(&told));
         }
         Dialect::Draft07 => {
             add("ratelimit-policy", policies);
             if let Some(state) = nearest {
                 let (limit, left, reset) = state.figures();
-                add("ratelimit", format!("limit={limit}, remaining={left}, reset={reset}"));
+                add("ratelimit", format!("limit={limit}, remaining={left}, reset={reset}").into());
             }
         }
         Dialect::Draft06 => {
             add("ratelimit-policy", policies);
             if let Some(state) = nearest {
                 let (limit, left, reset) = state.figures();
-                add("ratelimit-limit", limit.to_string());
-                add("ratelimit-remaining", left.to_string());
-                add("ratelimit-reset", reset.to_string());
+                add("ratelimit-limit", limit.to_string().into());
+                add("ratelimit-remaining", left.to_string().into());
+                add("ratelimit-reset", reset.to_string().into());
             }
         }
         Dialect::Envoy | Dialect::Legacy(_) => {
             let Some(state) = nearest else { return fields };
             let (limit, left, reset) = state.figures();
-            let limit = limit.to_string();
-            add("x-ratelimit-limit", if dialect == Dialect::Envoy { format!("{limit}, {policies}") } else { limit });
-            add("x-ratelimit-remaining", left.to_string());
-            add("x-ratelimit-reset", (reset + base(dialect)).to_string());
+            let mut limits = limit.to_string().into_bytes();
+            if dialect == Dialect::Envoy {
+                limits.extend_from_slice(b", ");
+                limits.extend_from_slice(&policies);
+            }
+            add("x-ratelimit-limit", limits.into());
+            add("x-ratelimit-remaining", left.to_string().into());
+            add("x-ratelimit-reset", (reset + base(dialect)).to_string().into());
         }
         Dialect::Off => {}
     }
     fields
+}
+
+fn items(told: &[State<'_>]) -> Bytes {
+    let mut text = SmallVec::new();
+    for state in told {
+        if !text.is_empty() {
+            text.extend_from_slice(b", ");
+        }
+        state.write_item(&mut text);
+    }
+    Bytes::copy_from_slice(&text)
 }
 
 /// What the seconds of a reset are counted from.
@@ -172,16 +212,21 @@ impl<'a> State<'a> {
         })
     }
 
-    /// `"api";r=50;t=30`
-    fn item(&self) -> String {
-        let mut text = String::with_capacity(32);
-        // Writing into memory does not fail.
-        let _ = write_name(&mut text, self.ruling, self.decision.limit_index());
-        let _ = write!(text, ";r={}", self.remaining());
-        if let Some(more) = self.more_after() {
-            let _ = write!(text, ";t={more}");
+    /// `"api";r=50;t=30`. This is written for every answer, so by hand.
+    fn write_item(&self, text: &mut SmallVec<[u8; 128]>) {
+        let mut digits = itoa::Buffer::new();
+        text.push(b'"');
+        text.extend_from_slice(self.ruling.label().name().as_str().as_bytes());
+        if !self.is_alone {
+            text.push(b'.');
+            text.extend_from_slice(digits.format(self.decision.limit_index() + 1).as_bytes());
         }
-        text
+        text.extend_from_slice(b"\";r=");
+        text.extend_from_slice(digits.format(self.remaining()).as_bytes());
+        if let Some(more) = self.more_after() {
+            text.extend_from_slice(b";t=");
+            text.extend_from_slice(digits.format(more).as_bytes());
+        }
     }
 
     /// Seconds until there is more: on a denial until this request is allowed; in a window until it is over; of a bucket

@@ -20,7 +20,7 @@ pub use address::{ClientAddress, NotANetwork};
 pub use charge::{Charge, Open, Settling};
 pub use denial::Denial;
 pub use dialect::{Dialect, Reset};
-pub use fields::{Field, fields, retry_after_seconds};
+pub use fields::{Field, Written, fields, retry_after_seconds};
 pub use framework::Framework;
 pub use limits::{Limits, LimitsError, RequestError};
 pub use next::{Admitted, Next};

@@ -4,22 +4,25 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 use tidegate_core::{Book, CheckError, Cost, CostError, Gate, MemoryStore, Name, Policy, Rules, Store, Verdict};
 
 use crate::charge::{Charge, Settling};
 use crate::denial::Denial;
 use crate::dialect::Dialect;
-use crate::fields::{Field, fields};
+use crate::fields::{Field, Written, fields};
 use crate::framework::Framework;
 use crate::key::{Key, KeyBytes};
 use crate::prepared::Prepared;
 
 /// What the requests of a service are held to: which policies of a gate, by which keys, at what cost, and what clients are
 /// told. Clones share.
-pub struct Limits<F: Framework, S: Store = MemoryStore> {
+pub struct Limits<F: Framework, S: Store = MemoryStore>(Arc<Shared<F, S>>);
+
+struct Shared<F: Framework, S: Store> {
     gate: Gate<S>,
-    settings: Arc<Settings<F>>,
+    settings: Settings<F>,
 }
 
 type Test<T> = Arc<dyn Fn(&T) -> bool + Send + Sync>;
@@ -45,6 +48,8 @@ struct Settings<F: Framework> {
     settle_by: Option<Settle<F::Reply>>,
     settling: SettlingKind,
     longest_delay: Option<Duration>,
+    /// What has been written of policies before.
+    policies: Written,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,12 +135,13 @@ impl<F: Framework, S: Store> Limits<F, S> {
             settle_by: None,
             settling: SettlingKind::Not,
             longest_delay: None,
+            policies: Written::default(),
         };
-        Self { gate, settings: Arc::new(settings) }
+        Self(Arc::new(Shared { gate, settings }))
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings<F>)) -> Self {
-        set(Arc::make_mut(&mut self.settings));
+        set(&mut Arc::make_mut(&mut self.0).settings);
         self
     }
 
@@ -146,7 +152,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// # Errors
     /// If the gate's book has no such policy. From now on it must have it: see [`Gate::require`].
     pub fn limit(self, policy: &str, key: impl Into<Key<F>>) -> Result<Self, LimitsError> {
-        self.gate.require(policy)?;
+        self.0.gate.require(policy)?;
         let limit = (Name::new(policy)?, Arc::new(key.into()));
         Ok(self.set(|settings| settings.limits.push(limit)))
     }
@@ -249,7 +255,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// The gate.
     #[must_use]
     pub fn gate(&self) -> &Gate<S> {
-        &self.gate
+        &self.0.gate
     }
 
     /// What is to be asked about a request; `None` if it goes on unasked.
@@ -258,38 +264,41 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// If it cannot be asked about.
     #[doc(hidden)] // For middleware.
     pub fn prepare<'a>(&self, request: &'a F::Request) -> Result<Option<Prepared<'a>>, RequestError> {
-        let settings = &*self.settings;
+        let settings = &self.0.settings;
         let is_preflight = !settings.counts_preflights && F::method(request) == "OPTIONS";
         if is_preflight || settings.skip.as_ref().is_some_and(|skip| skip(request)) {
             return Ok(None);
         }
-        let mut subjects = SmallVec::new();
-        for (policy, key) in &settings.limits {
+        let mut keys = SmallVec::new();
+        for (_, key) in &settings.limits {
             let mut bytes = KeyBytes::new();
             key.write(request, &mut bytes).map_err(|_| RequestError::NoPeer)?;
-            subjects.push((policy.clone(), bytes));
+            keys.push(bytes);
         }
         let cost = settings.cost.as_ref().map_or(Ok(Cost::ONE), |cost| cost(request))?;
         let text = |text: &Option<ToText<F::Request>>| text.as_ref().and_then(|text| text(request));
-        Ok(Some(Prepared { subjects, tier: text(&settings.tier), tenant: text(&settings.tenant), cost }))
+        Ok(Some(Prepared { keys, tier: text(&settings.tier), tenant: text(&settings.tenant), cost }))
     }
 
     /// Whether what a request takes may have to be given back once there is an answer.
     pub(crate) fn charges_by_outcome(&self) -> bool {
-        let settings = &*self.settings;
+        let settings = &self.0.settings;
         settings.count_when.is_some() || settings.settle_by.is_some() || settings.settling != SettlingKind::Not
     }
 
+    /// The policies that requests are held to, in their order.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
+        self.0.settings.limits.iter().map(|(policy, _)| policy.as_str())
+    }
+
     /// Whether what a request takes may have to be given back at all.
-    #[doc(hidden)] // For middleware.
-    #[must_use]
-    pub fn wants_receipt(&self) -> bool {
-        self.charges_by_outcome() || self.settings.longest_delay.is_some()
+    pub(crate) fn wants_receipt(&self) -> bool {
+        self.charges_by_outcome() || self.0.settings.longest_delay.is_some()
     }
 
     /// How a request is settled, and what its handler is to be given for it.
     pub(crate) fn settling(&self) -> Settling {
-        match self.settings.settling {
+        match self.0.settings.settling {
             SettlingKind::Not => Settling::Not,
             SettlingKind::Told => Settling::Told(Charge::default()),
             SettlingKind::Bytes(per_unit) => Settling::Bytes(per_unit),
@@ -299,7 +308,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// Settles as far as the head of the answer says.
     #[doc(hidden)] // For middleware.
     pub fn answered(&self, open: &mut crate::charge::Open<S>, reply: &F::Reply) {
-        let settings = &*self.settings;
+        let settings = &self.0.settings;
         if settings.count_when.as_ref().is_some_and(|counts| !counts(reply)) {
             open.give_back();
         } else if let Some(cost) = settings.settle_by.as_ref().and_then(|settle| settle(reply)) {
@@ -311,7 +320,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
 
     /// How long a request that goes on waits; an error if it would be for too long.
     pub(crate) fn delay(&self, verdict: &Verdict) -> Result<Duration, Duration> {
-        match self.settings.longest_delay {
+        match self.0.settings.longest_delay {
             None => Ok(Duration::ZERO),
             Some(longest) if verdict.delay() <= longest => Ok(verdict.delay()),
             Some(longest) => Err(verdict.delay() - longest),
@@ -323,8 +332,8 @@ impl<F: Framework, S: Store> Limits<F, S> {
     #[must_use]
     pub fn denial<'a>(&self, verdict: &'a Verdict, excess: Option<Duration>) -> Option<Denial<'a>> {
         match excess {
-            Some(excess) => Denial::queued(verdict, excess, self.settings.has_jitter),
-            None => Denial::new(verdict, self.settings.never_status, self.settings.has_jitter),
+            Some(excess) => Denial::queued(verdict, excess, self.0.settings.has_jitter),
+            None => Denial::new(verdict, self.0.settings.never_status, self.0.settings.has_jitter),
         }
     }
 
@@ -332,16 +341,17 @@ impl<F: Framework, S: Store> Limits<F, S> {
     #[doc(hidden)] // For middleware.
     #[must_use]
     pub fn refusal(&self, denial: &Denial<'_>) -> Option<F::Refusal> {
-        self.settings.refuse.as_ref().map(|refuse| refuse(denial))
+        self.0.settings.refuse.as_ref().map(|refuse| refuse(denial))
     }
 
     /// The header fields of an answer. With an excess, of a request that would have had to wait by so much too long.
     #[doc(hidden)] // For middleware.
     #[must_use]
-    pub fn fields(&self, verdict: &Verdict, excess: Option<Duration>) -> SmallVec<[Field; 4]> {
-        let mut fields = fields(verdict, self.settings.dialect, self.settings.tells_all, excess);
-        if self.settings.is_cors {
-            let value = self.settings.dialect.exposed().to_owned();
+    pub fn fields(&self, verdict: &Verdict, excess: Option<Duration>) -> SmallVec<[Field; 2]> {
+        let settings = &self.0.settings;
+        let mut fields = fields(verdict, settings.dialect, settings.tells_all, excess, &settings.policies);
+        if settings.is_cors {
+            let value = Bytes::from_static(settings.dialect.exposed().as_bytes());
             fields.push(Field { name: "access-control-expose-headers", value });
         }
         fields
@@ -359,23 +369,30 @@ impl<F: Framework> Clone for Settings<F> {
             refuse: self.refuse.clone(),
             count_when: self.count_when.clone(),
             settle_by: self.settle_by.clone(),
+            policies: Written::default(),
             ..*self
         }
     }
 }
 
+impl<F: Framework, S: Store> Clone for Shared<F, S> {
+    fn clone(&self) -> Self {
+        Self { gate: self.gate.clone(), settings: self.settings.clone() }
+    }
+}
+
 impl<F: Framework, S: Store> Clone for Limits<F, S> {
     fn clone(&self) -> Self {
-        Self { gate: self.gate.clone(), settings: Arc::clone(&self.settings) }
+        Self(Arc::clone(&self.0))
     }
 }
 
 impl<F: Framework, S: Store> std::fmt::Debug for Limits<F, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let limits: Vec<_> = self.settings.limits.iter().map(|(name, key)| (name, key)).collect();
+        let limits: Vec<_> = self.0.settings.limits.iter().map(|(name, key)| (name, key)).collect();
         f.debug_struct("Limits")
             .field("limits", &limits)
-            .field("dialect", &self.settings.dialect)
+            .field("dialect", &self.0.settings.dialect)
             .finish_non_exhaustive()
     }
 }

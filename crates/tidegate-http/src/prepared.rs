@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use tidegate_core::{CheckError, Cost, Gate, Name, Receipt, Store, Subject, Verdict};
+use tidegate_core::{CheckError, Cost, Receipt, Store, Subject, Verdict};
 
+use crate::framework::Framework;
 use crate::key::KeyBytes;
+use crate::limits::Limits;
 
 /// What a gate answers, and a receipt where one was wanted.
 pub type Answer<S> = Result<(Verdict, Option<Receipt<S>>), CheckError>;
@@ -13,7 +15,8 @@ pub type Answer<S> = Result<(Verdict, Option<Receipt<S>>), CheckError>;
 /// What is asked about a request.
 #[derive(Debug)]
 pub struct Prepared<'a> {
-    pub(crate) subjects: SmallVec<[(Name, KeyBytes); 2]>,
+    /// One for each limit, in their order.
+    pub(crate) keys: SmallVec<[KeyBytes; 1]>,
     pub(crate) tier: Option<Cow<'a, str>>,
     pub(crate) tenant: Option<Cow<'a, str>>,
     pub(crate) cost: Cost,
@@ -24,40 +27,40 @@ impl Prepared<'_> {
     #[must_use]
     pub fn into_owned(self) -> Prepared<'static> {
         let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
-        Prepared { subjects: self.subjects, tier: owned(self.tier), tenant: owned(self.tenant), cost: self.cost }
+        Prepared { keys: self.keys, tier: owned(self.tier), tenant: owned(self.tenant), cost: self.cost }
     }
 
-    fn subjects(&self) -> SmallVec<[Subject<'_>; 2]> {
-        self.subjects
-            .iter()
-            .map(|(policy, key)| Subject {
-                policy: policy.as_str(),
-                key,
-                tier: self.tier.as_deref(),
-                tenant: self.tenant.as_deref(),
-                cost: self.cost,
-            })
-            .collect()
+    fn subjects<'a, F: Framework, S: Store>(&'a self, limits: &'a Limits<F, S>) -> SmallVec<[Subject<'a>; 1]> {
+        let subject = |(policy, key): (&'a str, &'a KeyBytes)| Subject {
+            policy,
+            key,
+            tier: self.tier.as_deref(),
+            tenant: self.tenant.as_deref(),
+            cost: self.cost,
+        };
+        limits.policies().zip(&self.keys).map(subject).collect()
     }
 
-    /// The answer at once, where the store is in this process; with a receipt if one is wanted.
+    /// The answer at once, where the store is in this process.
     #[must_use]
-    pub fn ask_at_once<S: Store>(&self, gate: &Gate<S>, with_receipt: bool) -> Option<Answer<S>> {
-        if with_receipt {
-            let answer = gate.admit_at_once(&self.subjects())?;
+    pub fn ask_at_once<F: Framework, S: Store>(&self, limits: &Limits<F, S>) -> Option<Answer<S>> {
+        let subjects = self.subjects(limits);
+        if limits.wants_receipt() {
+            let answer = limits.gate().admit_at_once(&subjects)?;
             return Some(answer.map(|(verdict, receipt)| (verdict, Some(receipt))));
         }
-        Some(gate.decide_at_once(&self.subjects())?.map(|verdict| (verdict, None)))
+        Some(limits.gate().decide_at_once(&subjects)?.map(|verdict| (verdict, None)))
     }
 
-    /// The answer; with a receipt if one is wanted.
+    /// The answer.
     ///
     /// # Errors
     /// If a policy is not in the gate's book.
-    pub async fn ask<S: Store>(&self, gate: &Gate<S>, with_receipt: bool) -> Answer<S> {
-        if with_receipt {
-            return gate.admit(&self.subjects()).await.map(|(verdict, receipt)| (verdict, Some(receipt)));
+    pub async fn ask<F: Framework, S: Store>(&self, limits: &Limits<F, S>) -> Answer<S> {
+        let subjects = self.subjects(limits);
+        if limits.wants_receipt() {
+            return limits.gate().admit(&subjects).await.map(|(verdict, receipt)| (verdict, Some(receipt)));
         }
-        gate.decide(&self.subjects()).await.map(|verdict| (verdict, None))
+        limits.gate().decide(&subjects).await.map(|verdict| (verdict, None))
     }
 }

@@ -11,7 +11,7 @@ use sfv::{BareItem, Item, List, ListEntry, Parser};
 use tidegate_core::{
     Book, Exception, FailurePolicy, Gate, ManualClock, MemoryStore, Policy, Rules, Subject, Timestamp, Verdict,
 };
-use tidegate_http::{Dialect, Limits, Reset, fields, key};
+use tidegate_http::{Dialect, Field, Limits, Reset, Written, fields, key};
 
 /// A gate at a whole minute, on a clock that stands.
 fn gate(rules: Rules) -> (Gate, ManualClock) {
@@ -30,7 +30,11 @@ fn ask(gate: &Gate, cost: u64) -> Verdict {
 }
 
 fn told(verdict: &Verdict, dialect: Dialect) -> BTreeMap<&'static str, String> {
-    fields(verdict, dialect, false, None).into_iter().map(|field| (field.name, field.value)).collect()
+    fields(verdict, dialect, false, None, &Written::default()).into_iter().map(text).collect()
+}
+
+fn text(field: Field) -> (&'static str, String) {
+    (field.name, String::from_utf8(field.value.to_vec()).unwrap())
 }
 
 fn draft_11(policy_text: &str, cost: u64) -> (String, Option<String>) {
@@ -160,9 +164,11 @@ fn several_policies_are_told_together() {
     let (verdict, _receipt) = gate.admit_at_once(&subjects).unwrap().unwrap();
     let policies = &told(&verdict, Dialect::Draft11)["ratelimit-policy"];
     assert_eq!(policies, r#""user";q=100;w=60, "address";q=10;w=60"#, "what is in shadow is not told");
-    let nearest = fields(&verdict, Dialect::Draft11, false, None)[1].value.clone();
+    let nearest = fields(&verdict, Dialect::Draft11, false, None, &Written::default())[1].clone();
+    let (_, nearest) = text(nearest);
     assert!(nearest.starts_with(r#""address";r=9;t="#), "{nearest}");
-    let all = items(&list(&fields(&verdict, Dialect::Draft11, true, None)[1].value));
+    let (_, all) = text(fields(&verdict, Dialect::Draft11, true, None, &Written::default())[1].clone());
+    let all = items(&list(&all));
     assert_eq!(all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["user", "address"]);
 }
 
@@ -174,7 +180,7 @@ fn limits(rules: Rules) -> Limits<Plain> {
 fn problem(limits: &Limits<Plain>) -> serde_json::Value {
     let head = Head::default();
     let prepared = limits.prepare(&head).unwrap().unwrap();
-    let (verdict, _receipt) = prepared.ask_at_once(limits.gate(), false).unwrap().unwrap();
+    let (verdict, _receipt) = prepared.ask_at_once(&limits).unwrap().unwrap();
     let denial = limits.denial(&verdict, None).expect("denied");
     assert_eq!(serde_json::from_str::<serde_json::Value>(&denial.problem()).unwrap()["status"], denial.status());
     serde_json::from_str(&denial.problem()).unwrap()
@@ -185,7 +191,7 @@ fn problems_to_the_letter() {
     let over = limits(Rules::new(policy("5/minute"))).cost(|_| 5);
     let head = Head::default();
     let ask = over.prepare(&head).unwrap().unwrap();
-    assert!(ask.ask_at_once(over.gate(), false).unwrap().unwrap().0.is_allowed());
+    assert!(ask.ask_at_once(&over).unwrap().unwrap().0.is_allowed());
     let expected = serde_json::json!({
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -208,8 +214,7 @@ fn problems_to_the_letter() {
 #[test]
 fn jitter_is_never_early_and_never_much() {
     let limits = limits(Rules::new(policy("2/minute"))).cost(|_| 2).retry_jitter();
-    let prepared =
-        || limits.prepare(&Head::default()).unwrap().unwrap().ask_at_once(limits.gate(), false).unwrap().unwrap().0;
+    let prepared = || limits.prepare(&Head::default()).unwrap().unwrap().ask_at_once(&limits).unwrap().unwrap().0;
     assert!(prepared().is_allowed());
     let told: Vec<u64> = (0..200).map(|_| limits.denial(&prepared(), None).unwrap().retry_after().unwrap()).collect();
     assert!(told.iter().all(|seconds| (60..=66).contains(seconds)), "{told:?}");

@@ -30,7 +30,7 @@ fn is_same(key: fn() -> Key<Plain>, one: &Head, other: &Head) -> bool {
     let limits = limits(key());
     let left = |head| {
         let prepared = limits.prepare(head).unwrap().unwrap();
-        prepared.ask_at_once(limits.gate(), false).unwrap().unwrap().0.remaining().unwrap()
+        prepared.ask_at_once(&limits).unwrap().unwrap().0.remaining().unwrap()
     };
     left(one);
     left(other) == 0
@@ -126,7 +126,7 @@ fn tiers_and_tenants_come_from_the_request() {
     let left = |headers| {
         let head = head(headers);
         let prepared = limits.prepare(&head).unwrap().unwrap();
-        prepared.ask_at_once(limits.gate(), false).unwrap().unwrap().0.remaining().unwrap()
+        prepared.ask_at_once(&limits).unwrap().unwrap().0.remaining().unwrap()
     };
     assert_eq!(left(&[]), 1);
     assert_eq!(left(&[("tier", "gold")]), 7);

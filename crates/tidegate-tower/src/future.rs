@@ -77,8 +77,8 @@ where
         inner: Inner,
         request: Request<RequestBody>,
     ) -> Self {
-        let (gate, wants_receipt) = (limits.gate().clone(), limits.wants_receipt());
-        let answer = Box::pin(async move { prepared.ask(&gate, wants_receipt).await });
+        let asked = limits.clone();
+        let answer = Box::pin(async move { prepared.ask(&asked).await });
         Self { state: State::Asking { kind, answer, call: Call { limits, call: Some((inner, request)) } } }
     }
 

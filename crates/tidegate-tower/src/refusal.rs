@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{
+    ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
 use http::{Response, StatusCode};
 use tidegate_core::{Store, Verdict};
 use tidegate_http::{Denial, Field, RequestError};
@@ -11,6 +13,9 @@ use tidegate_http::{Denial, Field, RequestError};
 use crate::Limits;
 use crate::body::Refusal;
 use crate::kind::RequestKind;
+
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// The answer to a request that is denied: outright, or because it would have to wait by so much too long.
 pub(crate) fn denied<S: Store>(
@@ -64,18 +69,13 @@ pub(crate) fn add_fields<S: Store>(
     excess: Option<Duration>,
 ) {
     for Field { name, value } in limits.fields(verdict, excess) {
-        let name = HeaderName::from_static(name);
-        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
-            // Several lines of these are one list: a layer within, or the handler, may have written its own.
-            if is_list(&name) {
-                headers.append(name, value);
-            } else {
-                headers.insert(name, value);
-            }
+        let Ok(value) = HeaderValue::from_maybe_shared(value) else { continue };
+        // Several lines of these are one list: a layer within, or the handler, may have written its own.
+        match name {
+            "ratelimit" => drop(headers.append(RATELIMIT, value)),
+            "ratelimit-policy" => drop(headers.append(RATELIMIT_POLICY, value)),
+            "access-control-expose-headers" => drop(headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, value)),
+            other => drop(headers.insert(HeaderName::from_static(other), value)),
         }
     }
-}
-
-fn is_list(name: &HeaderName) -> bool {
-    matches!(name.as_str(), "ratelimit" | "ratelimit-policy" | "access-control-expose-headers")
 }

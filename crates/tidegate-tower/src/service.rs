@@ -54,7 +54,7 @@ where
             Ok(None) => return ResponseFuture::unlimited(self.inner.call(Request::from_parts(parts, body))),
             Err(error) => return ResponseFuture::refused(refusal::error(&error)),
         };
-        let Some(answer) = prepared.ask_at_once(self.limits.gate(), self.limits.wants_receipt()) else {
+        let Some(answer) = prepared.ask_at_once(&self.limits) else {
             let prepared = prepared.into_owned();
             let (limits, inner) = (self.limits.clone(), self.ready_inner());
             return ResponseFuture::asking(limits, kind, prepared, inner, Request::from_parts(parts, body));

@@ -91,8 +91,9 @@ impl IntoResponse for Limited {
 #[cfg(feature = "axum")]
 #[doc(hidden)] // For the macro.
 pub fn told(mut response: Response, verdict: &Verdict) -> Response {
-    for field in tidegate_http::fields(verdict, tidegate_http::Dialect::default(), false, None) {
-        if let Ok(value) = http::HeaderValue::try_from(field.value) {
+    let written = tidegate_http::Written::default();
+    for field in tidegate_http::fields(verdict, tidegate_http::Dialect::default(), false, None, &written) {
+        if let Ok(value) = http::HeaderValue::from_maybe_shared(field.value) {
             response.headers_mut().append(field.name, value);
         }
     }

@@ -12,14 +12,14 @@ use crate::decision::Decision;
 use crate::key::Key;
 use crate::limiter::{Answers, Asked, CheckError, Limiter, check_together};
 use crate::store::{Store, StoreError};
-use crate::subject::{KeyBytes, Subject, composed};
+use crate::subject::{Composed, KeyBytes, Subject, composed};
 
 /// A subject, looked up.
 struct Found<'a, S: Store> {
     policy: &'a NamedPolicy<S>,
     held: &'a std::sync::Arc<Held<S>>,
     candidate: Option<&'a std::sync::Arc<Held<S>>>,
-    key: KeyBytes,
+    key: Composed<'a>,
     cost: Cost,
 }
 
@@ -32,6 +32,27 @@ impl<S: Store> Gate<S> {
     pub async fn decide(&self, subjects: &[Subject<'_>]) -> Result<Verdict, CheckError> {
         let book = self.shared.book.load();
         Ok(rule(&find(&book, subjects)?).await?)
+    }
+
+    /// The same in the commonest case, of one policy that is enforced and nothing beside it, in this process; `None` in any
+    /// other.
+    pub(super) fn decide_one(&self, subjects: &[Subject<'_>]) -> Option<Result<Verdict, CheckError>> {
+        let [subject] = subjects else { return None };
+        let book = self.shared.book.load();
+        let found = match Found::new(&book, subject) {
+            Ok(found) if found.candidate.is_none() => found,
+            Ok(_) => return None,
+            Err(error) => return Some(Err(error)),
+        };
+        let limiter = found.enforced()?;
+        let key = Key::new(&found.key).ok()?;
+        let decision = match limiter.check_at_once(key, found.cost) {
+            Ok(decision) => decision,
+            Err(error) => return Some(Err(error.into())),
+        };
+        let ruling = found.ruling(Some(decision), None);
+        found.policy.tally().ruling(&ruling, decision.is_denied());
+        Some(Ok(Verdict { rulings: SmallVec::from_buf([ruling]) }))
     }
 
     /// The same, with a receipt, by which what was taken can be given back.
@@ -79,13 +100,13 @@ impl<S: Store> Gate<S> {
 
 fn find<'a, S: Store>(
     book: &'a Compiled<S>,
-    subjects: &[Subject<'_>],
+    subjects: &[Subject<'a>],
 ) -> Result<SmallVec<[Found<'a, S>; 2]>, CheckError> {
     subjects.iter().map(|subject| Found::new(book, subject)).collect()
 }
 
 impl<'a, S: Store> Found<'a, S> {
-    fn new(book: &'a Compiled<S>, subject: &Subject<'_>) -> Result<Self, CheckError> {
+    fn new(book: &'a Compiled<S>, subject: &Subject<'a>) -> Result<Self, CheckError> {
         let policy = book.policy(subject.policy)?;
         let key = composed(subject.tenant, Key::new(subject.key)?);
         let (held, is_exception) = policy.held(&key, subject.tier);
@@ -115,7 +136,7 @@ impl<'a, S: Store> Found<'a, S> {
             (To::Blocked, _) => Effect::Blocked,
         };
         let label = std::sync::Arc::clone(&self.held.label);
-        Ruling { label, effect, is_shadow: self.policy.is_shadow(), candidate }
+        Ruling { label, effect, is_shadow: self.policy.is_shadow(), candidate: candidate.map(Box::new) }
     }
 }
 
@@ -183,10 +204,10 @@ fn taken<S: Store>(found: SmallVec<[Found<'_, S>; 2]>, verdict: &Verdict) -> Sma
             .held
             .limiter()
             .filter(|_| (verdict.is_allowed() || ruling.is_shadow) && ruling.decision().is_some_and(was_taken));
-        let candidate = one.candidate.filter(|_| ruling.candidate.as_ref().is_some_and(was_taken));
+        let candidate = one.candidate.filter(|_| ruling.candidate().is_some_and(was_taken));
         for limiter in [held, candidate.and_then(|held| held.limiter())].into_iter().flatten() {
             let tally = std::sync::Arc::clone(one.policy.tally());
-            all.push(Taken { limiter: limiter.clone(), key: one.key.clone(), cost: one.cost, tally });
+            all.push(Taken { limiter: limiter.clone(), key: KeyBytes::from_slice(&one.key), cost: one.cost, tally });
         }
     }
     all

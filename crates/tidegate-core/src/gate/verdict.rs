@@ -11,7 +11,7 @@ use crate::policy::Policy;
 /// The answer to a request that one policy or several were asked about: it may go on if none that is enforced denies it.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    pub(super) rulings: SmallVec<[Ruling; 2]>,
+    pub(super) rulings: SmallVec<[Ruling; 1]>,
 }
 
 /// What one named policy says of a request.
@@ -20,7 +20,7 @@ pub struct Ruling {
     pub(super) label: std::sync::Arc<Label>,
     pub(super) effect: Effect,
     pub(super) is_shadow: bool,
-    pub(super) candidate: Option<Decision>,
+    pub(super) candidate: Option<Box<Decision>>,
 }
 
 /// Which policy of the book was applied.
@@ -75,6 +75,12 @@ impl Ruling {
         &self.label
     }
 
+    /// The same, shared.
+    #[must_use]
+    pub fn shared_label(&self) -> std::sync::Arc<Label> {
+        std::sync::Arc::clone(&self.label)
+    }
+
     /// What it says.
     #[must_use]
     pub fn effect(&self) -> Effect {
@@ -115,7 +121,7 @@ impl Ruling {
     /// What the policy's candidate would have decided.
     #[must_use]
     pub fn candidate(&self) -> Option<&Decision> {
-        self.candidate.as_ref()
+        self.candidate.as_deref()
     }
 
     /// How long it denies for; never is longest.

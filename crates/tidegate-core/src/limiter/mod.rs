@@ -18,6 +18,7 @@ pub(crate) use guard::Settings;
 pub use request::{Answer, Check, CheckMany, Refund, Reset};
 pub(crate) use together::{Answers, Asked, check_together};
 
+use crate::blocking;
 use crate::clock::Clock;
 use crate::cost::{Cost, CostError};
 use crate::decision::Decision;
@@ -145,6 +146,12 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn failure_policy(&self) -> Option<FailurePolicy> {
         self.shared.guard.as_ref().map(Guard::failure)
+    }
+
+    /// Decides, where the store is in this process.
+    #[inline]
+    pub(crate) fn check_at_once(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        blocking::ready(self.shared.store.check(&self.shared.plan, key, cost))
     }
 
     pub(crate) fn namespace(&self) -> &str {

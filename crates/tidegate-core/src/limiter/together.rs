@@ -16,7 +16,7 @@ pub(crate) struct Asked<'a, S: Store> {
 }
 
 /// One answer a key; `None` for those that were not asked, because another was known to deny.
-pub(crate) type Answers = SmallVec<[Option<Decision>; 2]>;
+pub(crate) type Answers = SmallVec<[Option<Decision>; 1]>;
 
 /// Decides on one request: if all limiters, which are of one store, allow it, all are taken from, else none.
 pub(crate) async fn check_together<S: Store>(asked: &[Asked<'_, S>]) -> Result<Answers, StoreError> {

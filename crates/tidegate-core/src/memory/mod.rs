@@ -291,11 +291,11 @@ impl Store for MemoryStore {
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
-        Ok(blocking::wait(future))
+        Ok(blocking::ready(future))
     }
 
     fn detach(&self, future: impl Future<Output = ()> + Send + 'static) {
-        blocking::wait(future);
+        blocking::ready(future);
     }
 }
 
