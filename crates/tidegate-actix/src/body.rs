@@ -14,13 +14,13 @@ pin_project! {
     pub struct Body<B, S: Store> {
         #[pin]
         body: B,
-        open: Option<Open<S>>,
+        open: Option<Box<Open<S>>>,
     }
 }
 
 impl<B, S: Store> Body<B, S> {
-    pub(crate) fn of(body: B, open: Option<Open<S>>) -> Self {
-        Self { body, open: open.filter(Open::is_open) }
+    pub(crate) fn of(body: B, open: Option<Box<Open<S>>>) -> Self {
+        Self { body, open: open.filter(|open| open.is_open()) }
     }
 }
 

@@ -9,7 +9,7 @@ use actix_web::body::{EitherBody, MessageBody};
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::{Error, HttpMessage};
 use tidegate_core::{MemoryStore, Policy, Store};
-use tidegate_http::{Admitted, Next};
+use tidegate_http::{About, Admitted, Next};
 
 use crate::body::Body;
 use crate::key::Key;
@@ -85,16 +85,12 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (inner, limits) = (Rc::clone(&self.inner), self.limits.clone());
         Box::pin(async move {
-            let prepared = match limits.prepare(&request) {
-                Ok(Some(prepared)) => prepared,
-                Ok(None) => return Ok(inner.call(request).await?.map_body(|_, body| whole(body, None))),
+            let answer = match limits.ask_about(&request) {
+                Ok(About::Answered(answer)) => answer,
+                Ok(About::ToAsk(prepared)) => prepared.ask(&limits).await,
+                Ok(About::Nothing) => return Ok(inner.call(request).await?.map_body(|_, body| whole(body, None))),
                 Err(error) => return Ok(request.into_response(refusal::error(&error)).map_into_right_body()),
             };
-            let answer = match prepared.ask_at_once(&limits) {
-                Some(answer) => answer,
-                None => prepared.ask(&limits).await,
-            };
-            drop(prepared);
             let refused = match limits.next(answer) {
                 Next::Fail(error) => refusal::error(&error),
                 Next::Deny(verdict, excess) => refusal::denied(&limits, &verdict, excess),
@@ -134,6 +130,6 @@ where
     Ok(response.map_body(|_, body| whole(body, open)))
 }
 
-fn whole<B, S: Store>(body: B, open: Option<tidegate_http::Open<S>>) -> EitherBody<Body<B, S>> {
+fn whole<B, S: Store>(body: B, open: Option<Box<tidegate_http::Open<S>>>) -> EitherBody<Body<B, S>> {
     EitherBody::left(Body::of(body, open))
 }

@@ -24,4 +24,4 @@ pub use fields::{Field, Written, fields, retry_after_seconds};
 pub use framework::Framework;
 pub use limits::{Limits, LimitsError, RequestError};
 pub use next::{Admitted, Next};
-pub use prepared::{Answer, Prepared};
+pub use prepared::{About, Answer, Prepared};

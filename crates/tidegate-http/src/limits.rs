@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
-use tidegate_core::{Book, CheckError, Cost, CostError, Gate, MemoryStore, Name, Policy, Rules, Store, Verdict};
+use tidegate_core::{
+    Book, CheckError, Cost, CostError, Gate, MemoryStore, Name, Policy, Rules, Store, Subject, Verdict,
+};
 
 use crate::charge::{Charge, Settling};
 use crate::denial::Denial;
@@ -14,7 +16,7 @@ use crate::dialect::Dialect;
 use crate::fields::{Field, Written, fields};
 use crate::framework::Framework;
 use crate::key::{Key, KeyBytes};
-use crate::prepared::Prepared;
+use crate::prepared::{About, Answer, Prepared};
 
 /// What the requests of a service are held to: which policies of a gate, by which keys, at what cost, and what clients are
 /// told. Clones share.
@@ -262,11 +264,10 @@ impl<F: Framework, S: Store> Limits<F, S> {
     ///
     /// # Errors
     /// If it cannot be asked about.
-    #[doc(hidden)] // For middleware.
+    #[doc(hidden)] // For middleware, and its tests.
     pub fn prepare<'a>(&self, request: &'a F::Request) -> Result<Option<Prepared<'a>>, RequestError> {
         let settings = &self.0.settings;
-        let is_preflight = !settings.counts_preflights && F::method(request) == "OPTIONS";
-        if is_preflight || settings.skip.as_ref().is_some_and(|skip| skip(request)) {
+        if settings.skips(request) {
             return Ok(None);
         }
         let mut keys = SmallVec::new();
@@ -275,9 +276,57 @@ impl<F: Framework, S: Store> Limits<F, S> {
             key.write(request, &mut bytes).map_err(|_| RequestError::NoPeer)?;
             keys.push(bytes);
         }
-        let cost = settings.cost.as_ref().map_or(Ok(Cost::ONE), |cost| cost(request))?;
-        let text = |text: &Option<ToText<F::Request>>| text.as_ref().and_then(|text| text(request));
-        Ok(Some(Prepared { keys, tier: text(&settings.tier), tenant: text(&settings.tenant), cost }))
+        let (tier, tenant) = (text(&settings.tier, request), text(&settings.tenant, request));
+        Ok(Some(Prepared { keys, tier, tenant, cost: settings.cost(request)? }))
+    }
+
+    /// What the gate answers about a request, where it is in this process; else what is to be asked.
+    ///
+    /// # Errors
+    /// If it cannot be asked about.
+    #[doc(hidden)] // For middleware.
+    pub fn ask_about<'a>(&self, request: &'a F::Request) -> Result<About<'a, S>, RequestError> {
+        let settings = &self.0.settings;
+        match &settings.limits[..] {
+            [(policy, key)] if !self.0.gate.store().is_remote() => {
+                let answer = if settings.skips(request) { None } else { self.ask_about_one(policy, key, request)? };
+                Ok(answer.map_or(About::Nothing, About::Answered))
+            }
+            _ => {
+                let Some(prepared) = self.prepare(request)? else { return Ok(About::Nothing) };
+                let answer = prepared.ask_at_once(self);
+                Ok(answer.map_or_else(|| About::ToAsk(prepared), About::Answered))
+            }
+        }
+    }
+
+    /// The commonest case, in which nothing need be moved about.
+    fn ask_about_one(
+        &self,
+        policy: &Name,
+        key: &Key<F>,
+        request: &F::Request,
+    ) -> Result<Option<Answer<S>>, RequestError> {
+        let settings = &self.0.settings;
+        let mut bytes = KeyBytes::new();
+        key.write(request, &mut bytes).map_err(|_| RequestError::NoPeer)?;
+        let (tier, tenant) = (text(&settings.tier, request), text(&settings.tenant, request));
+        let subject = Subject {
+            policy: policy.as_str(),
+            key: &bytes,
+            tier: tier.as_deref(),
+            tenant: tenant.as_deref(),
+            cost: settings.cost(request)?,
+        };
+        Ok(self.ask_at_once(&[subject]))
+    }
+
+    pub(crate) fn ask_at_once(&self, subjects: &[Subject<'_>]) -> Option<Answer<S>> {
+        if self.wants_receipt() {
+            let answer = self.0.gate.admit_at_once(subjects)?;
+            return Some(answer.map(|(verdict, receipt)| (verdict, Some(receipt))));
+        }
+        Some(self.0.gate.decide_at_once(subjects)?.map(|verdict| (verdict, None)))
     }
 
     /// Whether what a request takes may have to be given back once there is an answer.
@@ -356,6 +405,21 @@ impl<F: Framework, S: Store> Limits<F, S> {
         }
         fields
     }
+}
+
+impl<F: Framework> Settings<F> {
+    fn skips(&self, request: &F::Request) -> bool {
+        let is_preflight = !self.counts_preflights && F::method(request) == "OPTIONS";
+        is_preflight || self.skip.as_ref().is_some_and(|skip| skip(request))
+    }
+
+    fn cost(&self, request: &F::Request) -> Result<Cost, CostError> {
+        self.cost.as_ref().map_or(Ok(Cost::ONE), |cost| cost(request))
+    }
+}
+
+fn text<'a, T>(text: &Option<ToText<T>>, request: &'a T) -> Option<Cow<'a, str>> {
+    text.as_ref().and_then(|text| text(request))
 }
 
 impl<F: Framework> Clone for Settings<F> {

@@ -15,7 +15,7 @@ pub struct Admitted<S: Store> {
     /// What was said of it.
     pub verdict: Verdict,
     /// What it may have to give back.
-    pub open: Option<Open<S>>,
+    pub open: Option<Box<Open<S>>>,
 }
 
 /// What becomes of a request.
@@ -52,7 +52,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
                 Next::Deny(verdict, Some(excess))
             }
             Ok(delay) => {
-                let admitted = Admitted { verdict, open: Some(Open::new(receipt, self.settling())) };
+                let admitted = Admitted { verdict, open: Some(Box::new(Open::new(receipt, self.settling()))) };
                 if delay.is_zero() { Next::Go(self.going(admitted)) } else { Next::Wait(delay, admitted) }
             }
         }

@@ -12,6 +12,18 @@ use crate::limits::Limits;
 /// What a gate answers, and a receipt where one was wanted.
 pub type Answer<S> = Result<(Verdict, Option<Receipt<S>>), CheckError>;
 
+/// What has become of asking about a request.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // On its way from one function to the next.
+pub enum About<'a, S: Store> {
+    /// It goes on unasked.
+    Nothing,
+    /// The gate, in this process, has answered.
+    Answered(Answer<S>),
+    /// The gate is to be asked, which takes time.
+    ToAsk(Prepared<'a>),
+}
+
 /// What is asked about a request.
 #[derive(Debug)]
 pub struct Prepared<'a> {
@@ -44,12 +56,7 @@ impl Prepared<'_> {
     /// The answer at once, where the store is in this process.
     #[must_use]
     pub fn ask_at_once<F: Framework, S: Store>(&self, limits: &Limits<F, S>) -> Option<Answer<S>> {
-        let subjects = self.subjects(limits);
-        if limits.wants_receipt() {
-            let answer = limits.gate().admit_at_once(&subjects)?;
-            return Some(answer.map(|(verdict, receipt)| (verdict, Some(receipt))));
-        }
-        Some(limits.gate().decide_at_once(&subjects)?.map(|verdict| (verdict, None)))
+        limits.ask_at_once(&self.subjects(limits))
     }
 
     /// The answer.

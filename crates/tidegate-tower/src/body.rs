@@ -45,9 +45,9 @@ impl<S: Store> Sent for Open<S> {
 
 impl<B> Body<B> {
     /// The service's own.
-    pub(crate) fn of<S: Store>(body: B, open: Option<Open<S>>) -> Self {
-        match open.filter(Open::is_open) {
-            Some(open) => Self { kind: Kind::Settling { body, open: Box::new(open) } },
+    pub(crate) fn of<S: Store>(body: B, open: Option<Box<Open<S>>>) -> Self {
+        match open.filter(|open| open.is_open()) {
+            Some(open) => Self { kind: Kind::Settling { body, open } },
             None => Self { kind: Kind::Inner { body } },
         }
     }

@@ -37,9 +37,10 @@ pin_project! {
         Inner: Service<Request<RequestBody>>,
         S: Store,
     {
-        Refused { response: Option<Response<Refusal>> },
-        Asking { kind: RequestKind, answer: Asked<S>, call: Call<Inner, RequestBody, S> },
-        Waiting { sleep: Pin<Box<Sleep>>, admitted: Option<Admitted<S>>, call: Call<Inner, RequestBody, S> },
+        // What is rare is elsewhere: the future is moved about, and the common one is small.
+        Refused { response: Option<Box<Response<Refusal>>> },
+        Asking { kind: RequestKind, answer: Asked<S>, call: Box<Call<Inner, RequestBody, S>> },
+        Waiting { sleep: Pin<Box<Sleep>>, admitted: Option<Admitted<S>>, call: Box<Call<Inner, RequestBody, S>> },
         Calling { #[pin] future: Inner::Future, limits: Option<Limits<S>>, admitted: Option<Admitted<S>> },
     }
 }
@@ -59,7 +60,7 @@ where
     S: Store,
 {
     pub(crate) fn refused(response: Response<Refusal>) -> Self {
-        Self { state: State::Refused { response: Some(response) } }
+        Self { state: State::Refused { response: Some(Box::new(response)) } }
     }
 
     pub(crate) fn unlimited(future: Inner::Future) -> Self {
@@ -79,7 +80,7 @@ where
     ) -> Self {
         let asked = limits.clone();
         let answer = Box::pin(async move { prepared.ask(&asked).await });
-        Self { state: State::Asking { kind, answer, call: Call { limits, call: Some((inner, request)) } } }
+        Self { state: State::Asking { kind, answer, call: Box::new(Call { limits, call: Some((inner, request)) }) } }
     }
 
     pub(crate) fn waiting(
@@ -99,7 +100,7 @@ where
     S: Store,
 {
     fn waiting(delay: Duration, admitted: Admitted<S>, call: Call<Inner, RequestBody, S>) -> Self {
-        Self::Waiting { sleep: Box::pin(sleep(delay)), admitted: Some(admitted), call }
+        Self::Waiting { sleep: Box::pin(sleep(delay)), admitted: Some(admitted), call: Box::new(call) }
     }
 }
 
@@ -118,7 +119,7 @@ where
 
     /// What becomes of the request now that there is an answer.
     fn go_on(&mut self, kind: RequestKind, answer: Answer<S>) -> Option<State<Inner, RequestBody, S>> {
-        let refused = |response| Some(State::Refused { response: Some(response) });
+        let refused = |response| Some(State::Refused { response: Some(Box::new(response)) });
         match self.limits.next(answer) {
             Next::Fail(error) => refused(refusal::error(&error)),
             Next::Deny(verdict, excess) => refused(refusal::denied(&self.limits, kind, &verdict, excess)),

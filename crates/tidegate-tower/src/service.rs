@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Request, Response};
 use tidegate_core::{MemoryStore, Store};
-use tidegate_http::{Admitted, Next};
+use tidegate_http::{About, Admitted, Next};
 use tower_service::Service;
 
 use crate::future::ResponseFuture;
@@ -49,15 +49,17 @@ where
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let kind = RequestKind::of(&request);
         let (parts, body) = request.into_parts();
-        let prepared = match self.limits.prepare(&parts) {
-            Ok(Some(prepared)) => prepared,
-            Ok(None) => return ResponseFuture::unlimited(self.inner.call(Request::from_parts(parts, body))),
+        let answer = match self.limits.ask_about(&parts) {
+            Ok(About::Answered(answer)) => answer,
+            Ok(About::Nothing) => {
+                return ResponseFuture::unlimited(self.inner.call(Request::from_parts(parts, body)));
+            }
+            Ok(About::ToAsk(prepared)) => {
+                let prepared = prepared.into_owned();
+                let (limits, inner) = (self.limits.clone(), self.ready_inner());
+                return ResponseFuture::asking(limits, kind, prepared, inner, Request::from_parts(parts, body));
+            }
             Err(error) => return ResponseFuture::refused(refusal::error(&error)),
-        };
-        let Some(answer) = prepared.ask_at_once(&self.limits) else {
-            let prepared = prepared.into_owned();
-            let (limits, inner) = (self.limits.clone(), self.ready_inner());
-            return ResponseFuture::asking(limits, kind, prepared, inner, Request::from_parts(parts, body));
         };
         let mut request = Request::from_parts(parts, body);
         match self.limits.next(answer) {

@@ -137,9 +137,7 @@ impl<S: Store> Gate<S> {
     #[must_use]
     pub fn counters(&self) -> Vec<PolicyCounters> {
         let book = self.shared.book.load();
-        let mut counters: Vec<PolicyCounters> = book.policies().map(compiled::NamedPolicy::counters).collect();
-        counters.sort_by(|one, other| one.policy.cmp(&other.policy));
-        counters
+        book.policies().map(compiled::NamedPolicy::counters).collect()
     }
 
     /// How the store is, as seen from here; `None` in memory.

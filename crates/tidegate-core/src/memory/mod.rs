@@ -19,6 +19,7 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 pub use plan::Plan;
+use smallvec::SmallVec;
 
 use crate::blocking;
 use crate::clock::Clock;
@@ -186,13 +187,13 @@ impl MemoryStore {
     /// that share a key come one after the other. One answer a key; of a request that is denied, the keys that would have
     /// allowed it answer like one of cost 0.
     pub fn check_together(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<Decision> {
-        let places: Vec<(&Plan, Place<'_>, Cost)> =
+        let places: SmallVec<[(&Plan, Place<'_>, Cost); 4]> =
             requests.iter().map(|(plan, key, cost)| (*plan, self.place(plan, *key), *cost)).collect();
         let _turn = self.turns.take(places.iter().map(|(_, place, _)| place.fingerprint));
         let now = self.table.clock().now().as_nanos();
-        let probed = places.iter().map(|(plan, place, cost)| self.run::<Probing>(plan, *place, now, *cost)).collect();
-        if places.iter().zip(&probed).any(|(_, decision): (_, &Decision)| decision.is_denied()) {
-            return self.none_taken(&places, probed, now);
+        let probe = |(plan, place, cost): &(&Plan, Place<'_>, Cost)| self.run::<Probing>(plan, *place, now, *cost);
+        if places.iter().any(|asked| probe(asked).is_denied()) {
+            return self.none_taken(&places, places.iter().map(probe).collect(), now);
         }
         let taken: Vec<Decision> =
             places.iter().map(|(plan, place, cost)| self.run::<Checking>(plan, *place, now, *cost)).collect();

@@ -1,6 +1,7 @@
 //! Whose turn it is: requests that several keys must all meet come one after the other where they share a key.
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 
 use super::fingerprint::Fingerprint;
 
@@ -16,7 +17,7 @@ impl Default for Turns {
 }
 
 /// The turns of several keys, until it is dropped.
-pub(super) struct Turn<'a>(#[allow(dead_code)] Vec<MutexGuard<'a, ()>>);
+pub(super) struct Turn<'a>(#[allow(dead_code)] SmallVec<[MutexGuard<'a, ()>; 4]>);
 
 impl Turns {
     /// Waits for the turns of all these keys: from the lowest number up, so nobody waits in a circle.
