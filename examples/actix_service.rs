@@ -1,0 +1,22 @@
+//! An actix-web service with a limit on every client address. Run it:
+//!
+//! ```sh
+//! cargo run -p tidegate-examples --example actix_service
+//! curl -i localhost:3000
+//! ```
+
+use actix_web::{App, HttpServer, web};
+use tidegate::actix::{RateLimit, key};
+
+#[actix_web::main]
+async fn main() -> anyhow::Result<()> {
+    // Made once: the workers' clones of it share what they count.
+    let limit = RateLimit::memory("5/minute".parse()?, key::client_address());
+    let app = move || App::new().wrap(limit.clone()).route("/", web::get().to(|| async { "hello\n" }));
+    let listen = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+    let server = HttpServer::new(app).bind(listen)?;
+    if let Some(address) = server.addrs().first() {
+        println!("listening on http://{address}");
+    }
+    Ok(server.run().await?)
+}

@@ -1,0 +1,45 @@
+//! Limits on functions, by an attribute. Run it:
+//!
+//! ```sh
+//! cargo run -p tidegate-examples --example attribute                      # in memory
+//! cargo run -p tidegate-examples --example attribute redis://127.0.0.1/   # shared by all that run it
+//! curl -i 'localhost:3000/search?user=ann'
+//! ```
+
+use axum::Router;
+use axum::extract::Query;
+use axum::routing::get;
+use tidegate::attribute::Limited;
+use tidegate::rate_limit;
+
+#[derive(serde::Deserialize)]
+struct Search {
+    user: String,
+}
+
+/// An axum handler: who is denied gets 429.
+#[rate_limit("5/minute", key = search.user)]
+async fn search(Query(search): Query<Search>) -> String {
+    match send_mail(&search.user).await {
+        Ok(()) => "found, and told you by mail\n".to_owned(),
+        Err(limited) => format!("found, but not told you by mail: {limited}\n"),
+    }
+}
+
+/// Any other function: who is denied gets an error.
+#[rate_limit("fixed_window 2/hour", key = user, name = "mail")]
+async fn send_mail(user: &str) -> Result<(), Limited> {
+    println!("mail to {user}");
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    if let Some(url) = std::env::args().nth(1) {
+        tidegate::attribute::connect(&url).await?;
+    }
+    let listen = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(listen).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    Ok(axum::serve(listener, Router::new().route("/search", get(search))).await?)
+}

@@ -1,0 +1,61 @@
+//! A log-in form that is protected against guessing: only failed attempts count, by the client's address and by the account
+//! that is tried. Run it:
+//!
+//! ```sh
+//! cargo run -p tidegate-examples --example login
+//! curl -i localhost:3000/login -d 'name=ann&password=wrong'     # 5 of these in a quarter of an hour
+//! curl -i localhost:3000/login -d 'name=ann&password=secret'
+//! ```
+
+use std::net::SocketAddr;
+
+use axum::Form;
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use tidegate::tower::{Limits, RateLimitLayer, key};
+use tidegate::{Book, Gate, Rules, Subject};
+
+#[derive(serde::Deserialize)]
+struct Attempt {
+    name: String,
+    password: String,
+}
+
+fn app() -> anyhow::Result<Router> {
+    let strict = Rules::new("sliding_window_log 5 per 15 minutes".parse()?);
+    // Somebody who locks an account out by guessing hurts its owner: more room there.
+    let loose = Rules::new("sliding_window_log 20 per 15 minutes".parse()?);
+    let gate = Gate::memory(Book::new().with("per_address", strict)?.with("per_account", loose)?);
+    let limits = Limits::new(gate.clone())
+        .limit("per_address", key::client_address())?
+        .count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
+    Ok(Router::new().route("/login", post(login)).layer(RateLimitLayer::new(limits)).with_state(gate))
+}
+
+/// The account is in the body, which a layer does not read: it is limited here.
+async fn login(State(gate): State<Gate>, Form(attempt): Form<Attempt>) -> (StatusCode, &'static str) {
+    let account = Subject::new("per_account", &attempt.name);
+    // Taken before the password is looked at, so that many attempts at the same time get no further.
+    let Ok((verdict, receipt)) = gate.admit(&[account]).await else {
+        return (StatusCode::BAD_REQUEST, "who are you?\n");
+    };
+    if verdict.is_denied() {
+        return (StatusCode::TOO_MANY_REQUESTS, "this account has been tried too often\n");
+    }
+    if attempt.name == "ann" && attempt.password == "secret" {
+        receipt.give_back();
+        return (StatusCode::OK, "welcome\n");
+    }
+    (StatusCode::UNAUTHORIZED, "no\n")
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let listen = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+    let listener = tokio::net::TcpListener::bind(listen).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    let service = app()?.into_make_service_with_connect_info::<SocketAddr>();
+    Ok(axum::serve(listener, service).await?)
+}
