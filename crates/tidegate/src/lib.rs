@@ -33,3 +33,8 @@ pub use tidegate_tower as tower;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct ReadmeExample;
+
+/// The examples in docs/middleware.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/middleware.md")]
+struct MiddlewareExamples;
