@@ -249,7 +249,7 @@ impl Template {
         let segments: Vec<&str> = template.trim_matches('/').split('/').collect();
         let is_parameter =
             |segment: &&str| segment.strip_prefix('{').and_then(|name| name.strip_suffix('}')) == Some(parameter);
-        let at = segments.iter().position(|segment| is_parameter(segment))?;
+        let at = segments.iter().position(is_parameter)?;
         let read = |segments: &[&str]| {
             segments.iter().map(|segment| (!segment.starts_with('{')).then(|| Box::from(*segment))).collect()
         };

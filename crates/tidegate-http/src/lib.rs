@@ -1,4 +1,4 @@
-//! What Tidegate's middleware has in common, whatever the framework: which [key](key) a request has, by which
+//! What Tidegate's middleware has in common, whatever the framework: which [`key`] a request has, by which
 //! [address](ClientAddress) a client is known, what is [charged](Limits), and what clients are told in
 //! [header fields](Dialect) and [problem bodies](Denial).
 //!

@@ -180,7 +180,7 @@ fn limits(rules: Rules) -> Limits<Plain> {
 fn problem(limits: &Limits<Plain>) -> serde_json::Value {
     let head = Head::default();
     let prepared = limits.prepare(&head).unwrap().unwrap();
-    let (verdict, _receipt) = prepared.ask_at_once(&limits).unwrap().unwrap();
+    let (verdict, _receipt) = prepared.ask_at_once(limits).unwrap().unwrap();
     let denial = limits.denial(&verdict, None).expect("denied");
     assert_eq!(serde_json::from_str::<serde_json::Value>(&denial.problem()).unwrap()["status"], denial.status());
     serde_json::from_str(&denial.problem()).unwrap()

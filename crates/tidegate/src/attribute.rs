@@ -155,7 +155,6 @@ impl LimitedFunction {
         Self { name, policy, tiers, gate: OnceLock::new() }
     }
 
-    #[must_use]
     #[allow(missing_docs)]
     pub fn call(&self) -> Call<'_> {
         Call { function: self, key: None, cost: Ok(Cost::ONE), tier: None }

@@ -37,11 +37,11 @@ fn add(meter: &Meter, series: &Series, observe: impl Fn(&dyn AsyncInstrument<u64
     match series.kind {
         Kind::Counter => {
             let instrument = meter.u64_observable_counter(series.name).with_description(series.help);
-            drop(instrument.with_callback(observe).build());
+            let _ = instrument.with_callback(observe).build();
         }
         Kind::Gauge => {
             let instrument = meter.u64_observable_gauge(series.name).with_description(series.help);
-            drop(instrument.with_callback(observe).build());
+            let _ = instrument.with_callback(observe).build();
         }
     }
 }

@@ -90,22 +90,21 @@ impl<S: Store> NamedPolicy<S> {
             let old = old.and_then(|old| old.tiers.get(tier));
             (tier.clone(), make(old, policy, Some(tier), &part, false))
         };
-        let exception = |(key, exception): (&Box<[u8]>, &Exception)| {
+        let exception = |key: &[u8], exception: &Exception| {
             let old = old.and_then(|old| old.exceptions.get(key));
             let bare = |to| Arc::new(Held { label: Arc::new(Label::new(name.clone(), None, None)), to });
-            let held = match exception {
+            match exception {
                 Exception::Policy(policy) => make(old, policy, None, "", true),
                 Exception::Unlimited => bare(To::Nothing),
                 Exception::Blocked => bare(To::Blocked),
-            };
-            (key.clone(), held)
+            }
         };
         let old_candidate = old.and_then(|old| old.candidate.as_ref());
         Self {
             is_shadow: rules.is_shadow,
             default: make(old.map(|old| &old.default), &rules.default, None, "", false),
             tiers: rules.tiers.iter().map(tier).collect(),
-            exceptions: rules.exceptions.iter().map(exception).collect(),
+            exceptions: rules.exceptions.iter().map(|(key, held)| (key.clone(), exception(key, held))).collect(),
             candidate: rules.candidate.as_ref().map(|policy| make(old_candidate, policy, None, "~candidate", false)),
             tally: old.map_or_else(Arc::default, |old| Arc::clone(&old.tally)),
             name: name.clone(),

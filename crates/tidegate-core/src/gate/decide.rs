@@ -31,7 +31,7 @@ impl<S: Store> Gate<S> {
     /// If there is no such policy or a key is empty. Then nothing is taken.
     pub async fn decide(&self, subjects: &[Subject<'_>]) -> Result<Verdict, CheckError> {
         let book = self.shared.book.load();
-        Ok(rule(&find(&book, subjects)?).await?)
+        rule(&find(&book, subjects)?).await
     }
 
     /// The same in the commonest case, of one policy that is enforced and nothing beside it, in this process; `None` in any
