@@ -4,6 +4,8 @@
 //! cargo run -p tidegate-examples --example actix_service
 //! curl -i localhost:3000
 //! ```
+//!
+//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
 
 use actix_web::{App, HttpServer, web};
 use tidegate::actix::{RateLimit, key};

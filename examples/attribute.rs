@@ -5,6 +5,8 @@
 //! cargo run -p tidegate-examples --example attribute redis://127.0.0.1/   # shared by all that run it
 //! curl -i 'localhost:3000/search?user=ann'
 //! ```
+//!
+//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
 
 use axum::Router;
 use axum::extract::Query;

@@ -8,6 +8,8 @@
 //! curl localhost:3000/metrics
 //! ```
 //!
+//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
+//!
 //! In real life a gateway that has authenticated the user sets these headers, and nobody else can.
 
 use std::net::SocketAddr;
@@ -24,7 +26,7 @@ use tidegate::{AnyStore, Book, Connect, Exception, Gate, Rules};
 fn book() -> anyhow::Result<Book> {
     let per_user = Rules::new("5/minute".parse()?)
         .tier("gold", "50/minute".parse()?)?
-        .exception("header:status-page", Exception::Unlimited)?;
+        .exception("header:x-user:status-page", Exception::Unlimited)?;
     // A looser one for everybody behind one address, so that nobody gets around the first by many names.
     let per_address = Rules::new("sliding_window_counter 100/minute".parse()?);
     Ok(Book::new().with("per_user", per_user)?.with("per_address", per_address)?)

@@ -6,15 +6,19 @@
 //! curl -i localhost:3000/login -d 'name=ann&password=wrong'     # 5 of these in a quarter of an hour
 //! curl -i localhost:3000/login -d 'name=ann&password=secret'
 //! ```
+//!
+//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
 
 use std::net::SocketAddr;
 
 use axum::Form;
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use tidegate::tower::{Limits, RateLimitLayer, key};
+use tidegate::tower::{Limits, RateLimitLayer, denied_response, key};
 use tidegate::{Book, Gate, Rules, Subject};
 
 #[derive(serde::Deserialize)]
@@ -30,25 +34,27 @@ fn app() -> anyhow::Result<Router> {
     let gate = Gate::memory(Book::new().with("per_address", strict)?.with("per_account", loose)?);
     let limits = Limits::new(gate.clone())
         .limit("per_address", key::client_address())?
-        .count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
+        .count_when(|reply| reply.status == StatusCode::UNAUTHORIZED)
+        // Who hangs up has tried, too.
+        .count_aborted();
     Ok(Router::new().route("/login", post(login)).layer(RateLimitLayer::new(limits)).with_state(gate))
 }
 
 /// The account is in the body, which a layer does not read: it is limited here.
-async fn login(State(gate): State<Gate>, Form(attempt): Form<Attempt>) -> (StatusCode, &'static str) {
+async fn login(State(gate): State<Gate>, Form(attempt): Form<Attempt>) -> Response {
     let account = Subject::new("per_account", &attempt.name);
     // Taken before the password is looked at, so that many attempts at the same time get no further.
     let Ok((verdict, receipt)) = gate.admit(&[account]).await else {
-        return (StatusCode::BAD_REQUEST, "who are you?\n");
+        return (StatusCode::BAD_REQUEST, "who are you?\n").into_response();
     };
-    if verdict.is_denied() {
-        return (StatusCode::TOO_MANY_REQUESTS, "this account has been tried too often\n");
+    if let Some(denied) = denied_response(&verdict) {
+        return denied.map(Body::from);
     }
     if attempt.name == "ann" && attempt.password == "secret" {
         receipt.give_back();
-        return (StatusCode::OK, "welcome\n");
+        return "welcome\n".into_response();
     }
-    (StatusCode::UNAUTHORIZED, "no\n")
+    (StatusCode::UNAUTHORIZED, "no\n").into_response()
 }
 
 #[tokio::main]

@@ -4,6 +4,8 @@
 //! cargo run -p tidegate-examples --example tonic_service
 //! ```
 //!
+//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
+//!
 //! It serves gRPC's standard health check, which any gRPC client can call; your own services are added the same way. Who is
 //! denied gets RESOURCE_EXHAUSTED, with RetryInfo in the details.
 

@@ -2,7 +2,9 @@
 
 use actix_web::HttpMessage;
 use actix_web::dev::ServiceRequest;
-pub use tidegate_http::key::{api_key, client_address, everybody, from_fn, header, path};
+pub use tidegate_http::key::{
+    api_key, client_address, everybody, from_fn, header, of_address, of_api_key, of_header, of_path, path,
+};
 
 use crate::Actix;
 

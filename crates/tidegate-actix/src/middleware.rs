@@ -7,8 +7,9 @@ use std::task::{Context, Poll};
 
 use actix_web::body::{EitherBody, MessageBody};
 use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
+use actix_web::error::InternalError;
 use actix_web::{Error, HttpMessage};
-use tidegate_core::{MemoryStore, Policy, Store};
+use tidegate_core::{MemoryStore, Policy, Store, Verdict};
 use tidegate_http::{About, Admitted, Next};
 
 use crate::body::Body;
@@ -32,8 +33,12 @@ impl RateLimit<MemoryStore> {
 
 impl<S: Store> RateLimit<S> {
     /// The middleware of these limits.
+    ///
+    /// # Panics
+    /// If there are none, which would limit nobody: a mistake in the program, found when it starts.
     #[must_use]
     pub fn new(limits: Limits<S>) -> Self {
+        assert!(!limits.is_empty(), "limits without a limit: expected `.limit(policy, key)`");
         Self { limits }
     }
 }
@@ -122,12 +127,30 @@ where
         request.extensions_mut().insert(charge);
     }
     let Admitted { verdict, mut open } = admitted;
-    let mut response = inner.call(request).await?;
+    let mut response = match inner.call(request).await {
+        Ok(response) => response,
+        Err(error) => return Err(answered_with_error(error, limits, &verdict, open)),
+    };
     if let Some(open) = &mut open {
         limits.answered(open, response.response().head());
     }
     refusal::add_fields(response.headers_mut(), limits, &verdict, None);
     Ok(response.map_body(|_, body| whole(body, open)))
+}
+
+/// Middleware within may answer with an error: that is an answer, too.
+fn answered_with_error<S: Store>(
+    error: Error,
+    limits: &Limits<S>,
+    verdict: &Verdict,
+    mut open: Option<Box<tidegate_http::Open<S>>>,
+) -> Error {
+    let mut response = error.error_response();
+    if let Some(open) = &mut open {
+        limits.answered(open, response.head());
+    }
+    refusal::add_fields(response.headers_mut(), limits, verdict, None);
+    InternalError::from_response(error, response).into()
 }
 
 fn whole<B, S: Store>(body: B, open: Option<Box<tidegate_http::Open<S>>>) -> EitherBody<Body<B, S>> {

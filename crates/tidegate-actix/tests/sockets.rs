@@ -26,8 +26,8 @@ impl Drop for Server {
 }
 
 /// Answers with the status of the path, and tells a cost of 20 under `/told`.
-async fn handle(request: HttpRequest) -> HttpResponse {
-    match request.path() {
+async fn handle(request: HttpRequest) -> Result<HttpResponse, actix_web::Error> {
+    Ok(match request.path() {
         "/told" => {
             request.extensions().get::<Charge>().unwrap().set(20).unwrap();
             HttpResponse::Ok().body("told")
@@ -37,11 +37,23 @@ async fn handle(request: HttpRequest) -> HttpResponse {
             std::future::pending::<()>().await;
             HttpResponse::Ok().finish()
         }
+        "/error" => return Err(actix_web::error::ErrorUnauthorized("no")),
         path => {
             let status = path.trim_start_matches('/').parse().unwrap_or(200);
             HttpResponse::build(StatusCode::from_u16(status).unwrap()).body("0123456789")
         }
+    })
+}
+
+/// Answers some requests with an error, as middleware that authenticates does.
+async fn authenticate(
+    request: actix_web::dev::ServiceRequest,
+    next: actix_web::middleware::Next<impl actix_web::body::MessageBody>,
+) -> Result<actix_web::dev::ServiceResponse<impl actix_web::body::MessageBody>, actix_web::Error> {
+    if request.path() == "/unknown" {
+        return Err(actix_web::error::ErrorUnauthorized("who are you?"));
     }
+    next.call(request).await
 }
 
 fn serve<S: Store>(limits: &Limits<S>) -> Server {
@@ -49,7 +61,10 @@ fn serve<S: Store>(limits: &Limits<S>) -> Server {
     let limit = RateLimit::new(limits.clone());
     std::thread::spawn(move || {
         actix_web::rt::System::new().block_on(async move {
-            let server = HttpServer::new(move || App::new().wrap(limit.clone()).default_service(web::to(handle)));
+            let server = HttpServer::new(move || {
+                let app = App::new().wrap(actix_web::middleware::from_fn(authenticate)).wrap(limit.clone());
+                app.default_service(web::to(handle))
+            });
             // Else who closes its end of the connection is taken for one that still reads.
             let server = server.h1_allow_half_closed(false);
             let server = server.workers(2).disable_signals().bind("127.0.0.1:0").unwrap();
@@ -163,6 +178,10 @@ fn charged_by_the_outcome() {
     let statuses = ["/200", "/200", "/200", "/200", "/401", "/401", "/401", "/200"];
     let seen = statuses.map(|path| get(server.address, path, &[]).status);
     assert_eq!(seen, [200, 200, 200, 200, 401, 401, 401, 429]);
+    // Errors, of the handler or of middleware within, are answers like any other.
+    let by_error = limits("2/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
+    let server = serve(&by_error);
+    assert_eq!(["/unknown", "/error", "/200"].map(|path| get(server.address, path, &[]).status), [401, 401, 429]);
     let by_bytes = limits("100/365 days").cost(|_| 50).settle_by_bytes(5);
     let server = serve(&by_bytes);
     assert_eq!(get(server.address, "/200", &[]).body, "0123456789");

@@ -16,35 +16,39 @@ use crate::store::{Store, StoreError};
 const TICK: u64 = 1_000;
 
 /// Decides on one request that several keys must all meet, one after the other: what was taken is given back on a refusal.
+/// All are asked, whoever denies, so that the longest wait is known.
 ///
 /// # Errors
-/// If the store could not answer. Then what was taken has been given back, as far as it could be.
+/// If the store could not answer, and nobody denied: who denies stands. What was taken has been given back, as far as it
+/// could be.
 pub async fn check_in_order<S: Store + ?Sized>(
     store: &S,
     requests: &[(&S::Plan, Key<'_>, Cost)],
-) -> Result<Vec<Decision>, StoreError> {
-    let mut decisions = Vec::with_capacity(requests.len());
+) -> Result<Vec<Option<Decision>>, StoreError> {
+    let mut decisions = vec![None; requests.len()];
     let mut trouble = None;
-    for (plan, key, cost) in requests {
+    for ((plan, key, cost), decision) in requests.iter().zip(&mut decisions) {
         match store.check(plan, *key, *cost).await {
-            Ok(decision) => decisions.push(decision),
+            Ok(answer) => *decision = Some(answer),
             Err(error) => {
                 trouble = Some(error);
                 break;
             }
         }
     }
-    if trouble.is_some() || decisions.iter().any(Decision::is_denied) {
+    let is_denied = decisions.iter().flatten().any(Decision::is_denied);
+    if trouble.is_some() || is_denied {
         for ((plan, key, cost), decision) in requests.iter().zip(&mut decisions) {
-            if decision.is_allowed() {
-                match store.refund(plan, *key, *cost).await {
-                    Ok(after) => *decision = after,
-                    Err(error) => trouble = Some(error),
-                }
+            if decision.is_some_and(|decision| decision.is_allowed()) {
+                // What cannot be given back stays taken.
+                *decision = store.refund(plan, *key, *cost).await.ok();
             }
         }
     }
-    trouble.map_or(Ok(decisions), Err)
+    match trouble {
+        Some(error) if !is_denied => Err(error),
+        _ => Ok(decisions),
+    }
 }
 
 /// What a store kept for one limit of one key, times in microseconds, amounts in thousandths.

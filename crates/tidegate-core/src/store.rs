@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
 use crate::decision::{Decision, Degraded};
 use crate::health::StoreHealth;
@@ -38,14 +39,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. One
     /// answer a key, in their order; of a request that is denied, the keys that would have allowed it answer like one of
-    /// cost 0.
+    /// cost 0, and those that could not be asked answer nothing.
     ///
     /// Where a store has no better way, they are taken from in order, and what was taken is given back on a refusal:
     /// meanwhile others may be denied what will be free again.
     fn check_together(
         &self,
         requests: &[(&Self::Plan, Key<'_>, Cost)],
-    ) -> impl Future<Output = Result<Vec<Decision>, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<Option<Decision>>, StoreError>> + Send {
         remote::check_in_order(self, requests)
     }
 
@@ -73,6 +74,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Sees to it that one of its own futures is done, without anybody waiting for it.
     fn detach(&self, future: impl Future<Output = ()> + Send + 'static);
+
+    /// The time it is, as far as this process can tell without asking.
+    fn now(&self) -> Timestamp {
+        Clock::system().now()
+    }
 
     /// How the store is, as seen from here; `None` where there is nothing to tell.
     fn health(&self) -> Option<StoreHealth> {

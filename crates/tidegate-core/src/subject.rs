@@ -28,6 +28,32 @@ impl<'a> Subject<'a> {
     }
 }
 
+/// A subject that is carried elsewhere.
+pub(crate) struct OwnedSubject {
+    policy: String,
+    key: KeyBytes,
+    tier: Option<String>,
+    tenant: Option<String>,
+    cost: Cost,
+}
+
+impl OwnedSubject {
+    pub(crate) fn of(subject: &Subject<'_>) -> Self {
+        Self {
+            policy: subject.policy.to_owned(),
+            key: KeyBytes::from_slice(subject.key),
+            tier: subject.tier.map(str::to_owned),
+            tenant: subject.tenant.map(str::to_owned),
+            cost: subject.cost,
+        }
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let (tier, tenant) = (self.tier.as_deref(), self.tenant.as_deref());
+        Subject { policy: &self.policy, key: &self.key, tier, tenant, cost: self.cost }
+    }
+}
+
 /// A key with its tenant, on the stack where it is short.
 pub(crate) type KeyBytes = SmallVec<[u8; 64]>;
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Book, BookError, CheckError, Cost, Effect, Exception, Gate, ManualClock, MemoryStore, Policy, Rules, Subject,
-    Verdict,
+    Book, BookError, CheckError, Cost, Effect, Exception, Gate, ManualClock, MemoryStore, Policy, Rules, Store,
+    Subject, Verdict,
 };
 
 fn policy(text: &str) -> Policy {
@@ -190,15 +190,15 @@ fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
     // It cost more than was taken.
     clock(5).1.settle(cost(35));
     assert_eq!(left(), (50, 150));
-    // More than there is: what the limit cannot take is counted.
+    // More than there is: all that is left is taken, and that there was not enough is counted.
     clock(5).1.settle(cost(100));
-    assert_eq!(left(), (45, 50));
+    assert_eq!(left(), (0, 50));
     assert_eq!(gate.counters()[0].unsettled, 1);
     // What was denied took nothing; its candidate did.
-    let (verdict, receipt) = clock(46);
+    let (verdict, receipt) = clock(1);
     assert!(verdict.is_denied());
     receipt.give_back();
-    assert_eq!(left(), (45, 50));
+    assert_eq!(left(), (0, 50));
 }
 
 #[test]
@@ -270,4 +270,80 @@ fn near_limit_is_counted_and_time_goes_by_the_clock() {
     assert_eq!((counters.allowed, counters.near_limit, counters.denied), (10, 2, 2));
     clock.advance(Duration::from_secs(60));
     assert!(gate.check("api", "k").now().unwrap().is_allowed());
+}
+
+/// Whoever gives back one of the keys in between opens no way past the other.
+#[test]
+fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
+    let all = Book::new()
+        .with("a", Rules::new(policy("fixed_window 1/365 days anchor=first_hit")))
+        .and_then(|book| book.with("b", Rules::new(policy("sliding_window_log 1000000/365 days"))))
+        .unwrap();
+    let gate = Gate::memory(all);
+    let is_over = AtomicBool::new(false);
+    let admitted = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                gate.admit_at_once(&[Subject::new("a", "k")]).unwrap().unwrap().1.give_back();
+            }
+        });
+        let admitted = (0..100_000)
+            .filter(|_| {
+                let together = [Subject::new("a", "k"), Subject::new("b", "k")];
+                let (verdict, receipt) = gate.admit_at_once(&together).unwrap().unwrap();
+                drop(receipt);
+                if verdict.is_allowed() {
+                    Store::block_on(gate.store(), gate.refund(Subject::new("a", "k"))).unwrap().unwrap();
+                }
+                verdict.is_allowed()
+            })
+            .count();
+        is_over.store(true, Ordering::Relaxed);
+        admitted
+    });
+    let left = gate.check("b", "k").cost(0).now().unwrap().remaining().unwrap();
+    assert_eq!(1_000_000 - left, admitted as u64);
+}
+
+/// What is given back after its window is over was counted in that window, not in this one.
+#[test]
+fn nothing_is_given_back_that_is_not_counted_any_more() {
+    for text in
+        ["fixed_window 5/minute", "sliding_window_log 5/minute", "5/minute", "fixed_window 5/minute anchor=first_hit"]
+    {
+        let clock = ManualClock::new();
+        clock.set(tidegate_core::Timestamp::from_micros(1_700_000_040_000_000).unwrap());
+        let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build().unwrap();
+        let gate = Gate::new(store, book(Rules::new(policy(text))));
+        let take = || gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap();
+        let held: Vec<_> = (0..5).map(|_| take().1).collect();
+        clock.advance(Duration::from_secs(60));
+        assert!((0..5).all(|_| take().0.is_allowed()), "{text}");
+        held.into_iter().for_each(tidegate_core::Receipt::give_back);
+        assert!(take().0.is_denied(), "{text}");
+    }
+}
+
+#[test]
+fn what_costs_more_than_was_taken_is_charged_as_far_as_there_is_room() {
+    let gate = gate(Rules::new(policy("fixed_window 100/365 days")));
+    let (_, receipt) = gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap();
+    receipt.settle(cost(1_000));
+    assert_eq!(gate.check("api", "k").cost(0).now().unwrap().remaining(), Some(0));
+    assert_eq!(gate.counters()[0].unsettled, 1);
+}
+
+#[test]
+fn a_tier_by_the_name_of_candidate_counts_for_itself() {
+    let rules = Rules::new(policy("9/hour")).tier("candidate", policy("4/hour")).unwrap().fresh_tiers();
+    let gate = gate(rules.candidate(policy("9/hour")));
+    let admitted = (0..9).filter(|_| gate.check("api", "k").tier("candidate").now().unwrap().is_allowed()).count();
+    assert_eq!(admitted, 4);
+}
+
+#[test]
+fn what_is_beside_is_not_counted_as_given_back() {
+    let gate = gate(Rules::new(policy("9/hour")).candidate(policy("9/hour")));
+    gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap().1.give_back();
+    assert_eq!(gate.counters()[0].refunds, 1);
 }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::forwarded::{address, entries_from_the_right, forwarded_for};
 use crate::framework::Framework;
+use crate::key::header_name;
 
 /// By which address a client is known.
 ///
@@ -45,7 +46,7 @@ enum Source {
 /// A text that is not a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a network: expected one such as 10.0.0.0/8, 192.0.2.7 or fd00::/8, without bits beyond its prefix"
+    "`{0}` is not a network: expected one such as 10.0.0.0/8, 192.0.2.7 or fd00::/8, without bits beyond its prefix, and not all there is"
 )]
 pub struct NotANetwork(String);
 
@@ -72,8 +73,11 @@ impl ClientAddress {
 
     /// Reads one address from a header that the proxy overwrites, such as `X-Real-IP` or `CF-Connecting-IP`, and no other.
     /// Where the proxy lets a client's own header through, clients can choose their address.
+    ///
+    /// # Panics
+    /// If it is not the name of a header: a mistake in the program, found when it starts.
     pub fn single_header(mut self, name: &str) -> Self {
-        self.source = Source::Single(name.to_ascii_lowercase().into());
+        self.source = Source::Single(header_name(name).into());
         self
     }
 
@@ -93,6 +97,11 @@ impl ClientAddress {
         let mut lines = SmallVec::new();
         F::headers(request, self.header(), &mut lines);
         Some(self.cut(self.walk(peer, &lines)))
+    }
+
+    /// An address as it is known: plain, and cut to its prefix.
+    pub(crate) fn known_as(&self, address: IpAddr) -> IpAddr {
+        self.cut(address.plain())
     }
 
     /// How many bits of an address count.
@@ -174,7 +183,8 @@ fn network(text: &str) -> Result<IpNet, NotANetwork> {
         Ok(address) => IpNet::from(address),
         Err(_) => text.parse().map_err(|_| error())?,
     };
-    if net.addr() != net.network() {
+    // Who trusts everybody lets clients choose their address.
+    if net.addr() != net.network() || net.prefix_len() == 0 {
         return Err(error());
     }
     match net {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::{Cost, CostError, MemoryStore, Receipt, Store};
 
 /// What a request costs in the end, told by its handler: for what is known only afterwards, such as the tokens of an
-/// answer. What was taken first and is not told here is given back.
+/// answer. What was taken first beyond that is given back; where nothing is told it is kept.
 ///
 /// The handler finds it among the request's extensions, where [`Limits::settle`](crate::Limits::settle) is on. Clones
 /// share; it may be told while the answer is already on its way, until its body has ended.
@@ -72,12 +72,14 @@ pub struct Open<S: Store = MemoryStore> {
     settling: Settling,
     bytes: u64,
     is_answered: bool,
+    /// Whether it is kept where there is no answer.
+    is_kept: bool,
 }
 
 impl<S: Store> Open<S> {
     /// What was taken by a request that waits for its answer.
     pub fn new(receipt: Receipt<S>, settling: Settling) -> Self {
-        Self { receipt: Some(receipt), settling, bytes: 0, is_answered: false }
+        Self { receipt: Some(receipt), settling, bytes: 0, is_answered: false, is_kept: false }
     }
 
     /// Gives all back.
@@ -97,6 +99,11 @@ impl<S: Store> Open<S> {
     /// It is kept as it was taken.
     pub fn keep(&mut self) {
         self.receipt = None;
+    }
+
+    /// From now on it is kept where there is no answer, but for what is known to have been spent.
+    pub(crate) fn count_if_aborted(&mut self) {
+        self.is_kept = true;
     }
 
     /// There is an answer. What is settled by its body stays open.
@@ -148,7 +155,7 @@ impl<S: Store> Drop for Open<S> {
         match self.spent() {
             Some(spent) => receipt.settle(spent),
             // Of an answer that somebody got, nothing is given back that nobody has spoken of.
-            None if self.is_answered => {}
+            None if self.is_answered || self.is_kept => {}
             None => receipt.give_back(),
         }
     }

@@ -18,6 +18,21 @@ pub struct Denial<'a> {
     jitter: u64,
 }
 
+/// With which status is denied what no waiting helps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Statuses {
+    /// What costs more than the limit will ever allow.
+    pub(crate) never: u16,
+    /// Keys that are blocked.
+    pub(crate) blocked: u16,
+}
+
+impl Default for Statuses {
+    fn default() -> Self {
+        Self { never: 429, blocked: 429 }
+    }
+}
+
 /// The body of an answer, after RFC 9457.
 #[derive(Serialize)]
 struct Problem<'a> {
@@ -45,36 +60,34 @@ impl<'a> Denial<'a> {
     /// Of a verdict that denies.
     #[must_use]
     pub fn of(verdict: &'a Verdict) -> Option<Self> {
-        Self::new(verdict, 429, false)
+        Self::new(verdict, Statuses::default(), false)
     }
 
-    /// Of a verdict that denies. `never_status` is that of a request that costs more than the limit will ever allow.
-    pub(crate) fn new(verdict: &'a Verdict, never_status: u16, has_jitter: bool) -> Option<Self> {
-        Some(Self::made(verdict, verdict.denial()?, None, never_status, has_jitter))
+    pub(crate) fn new(verdict: &'a Verdict, statuses: Statuses, has_jitter: bool) -> Option<Self> {
+        Some(Self::made(verdict, verdict.denial()?, None, statuses, has_jitter))
     }
 
     /// Of a request that was admitted, but would have to wait by so much longer than it may.
     pub(crate) fn queued(verdict: &'a Verdict, excess: Duration, has_jitter: bool) -> Option<Self> {
-        let delay = |ruling: &&Ruling| ruling.decision().map(|decision| decision.delay());
-        let longest = verdict.rulings().iter().filter(|ruling| !ruling.is_shadow()).max_by_key(delay)?;
-        Some(Self::made(verdict, longest, Some(excess), 429, has_jitter))
+        Some(Self::made(verdict, verdict.longest_delayed()?, Some(excess), Statuses::default(), has_jitter))
     }
 
     fn made(
         verdict: &'a Verdict,
         ruling: &'a Ruling,
         excess: Option<Duration>,
-        never_status: u16,
+        statuses: Statuses,
         has_jitter: bool,
     ) -> Self {
         let mut denial = Self { verdict, ruling, excess, status: 429, jitter: 0 };
         denial.status = match denial.cause() {
             Cause::Unavailable => 503,
-            Cause::Never => never_status,
-            Cause::Quota | Cause::Blocked => 429,
+            Cause::Never => statuses.never,
+            Cause::Blocked => statuses.blocked,
+            Cause::Quota => 429,
         };
-        if let Some(wait) = denial.retry_after().filter(|_| has_jitter) {
-            denial.jitter = fastrand::u64(0..=(wait / 10).max(1));
+        if has_jitter && denial.retry_after().is_some() {
+            denial.jitter = fastrand::u64(0..=1);
         }
         denial
     }
@@ -97,7 +110,8 @@ impl<'a> Denial<'a> {
         self.ruling.label().name()
     }
 
-    /// 429, or 503 where the store is gone and nothing is let through without it.
+    /// 429, or 503 where the store is gone and nothing is let through without it, or what the limits say for what no
+    /// waiting helps.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status

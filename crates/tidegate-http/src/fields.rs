@@ -30,6 +30,10 @@ impl Written {
     /// The limits of all policies that are enforced.
     fn policies(&self, verdict: &Verdict, dialect: Dialect) -> Bytes {
         let [ruling] = verdict.rulings() else { return policies(verdict, dialect).into() };
+        // It may have been in shadow the last time, or be from now on.
+        if !is_told(ruling) {
+            return Bytes::new();
+        }
         let last = self.0.load();
         if let Some((label, last_dialect, text)) = last.as_deref()
             && std::ptr::eq(&**label, ruling.label())
@@ -57,13 +61,16 @@ pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Dur
     if policies.is_empty() {
         return fields;
     }
-    let nearest = verdict.nearest().and_then(State::of).map(|state| State { excess, ..state });
+    let nearest = match excess {
+        Some(_) => verdict.longest_delayed().and_then(State::of).map(|state| State { excess, ..state }),
+        None => verdict.nearest().and_then(State::of),
+    };
     let mut add = |name, value: Bytes| fields.push(Field { name, value });
     match dialect {
         Dialect::Draft11 => {
             add("ratelimit-policy", policies);
             let told: SmallVec<[State<'_>; 1]> = match nearest {
-                Some(_) if all => {
+                Some(_) if all && excess.is_none() => {
                     verdict.rulings().iter().filter(|ruling| is_told(ruling)).filter_map(State::of).collect()
                 }
                 Some(state) => [state].into_iter().collect(),
@@ -176,7 +183,8 @@ fn write_limit(text: &mut String, ruling: &Ruling, index: usize, limit: &Limit, 
 fn write_name(text: &mut String, ruling: &Ruling, index: usize) -> std::fmt::Result {
     let name = ruling.label().name();
     match ruling.label().policy().map(|policy| policy.limits().len()) {
-        Some(2..) => write!(text, "\"{name}.{}\"", index + 1),
+        // No name has a slash in it: no other policy is named so.
+        Some(2..) => write!(text, "\"{name}/{}\"", index + 1),
         _ => write!(text, "\"{name}\""),
     }
 }
@@ -218,7 +226,7 @@ impl<'a> State<'a> {
         text.push(b'"');
         text.extend_from_slice(self.ruling.label().name().as_str().as_bytes());
         if !self.is_alone {
-            text.push(b'.');
+            text.push(b'/');
             text.extend_from_slice(digits.format(self.decision.limit_index() + 1).as_bytes());
         }
         text.extend_from_slice(b"\";r=");

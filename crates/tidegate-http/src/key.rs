@@ -57,16 +57,32 @@ pub fn client_address<F: Framework>() -> Key<F> {
 
 /// The value of a header that somebody trusted sets, such as a gateway that has authenticated the user. A client that can
 /// set it itself can choose its key. Requests without it, or with two of it, share one key.
+///
+/// # Panics
+/// If it is not the name of a header: a mistake in the program, found when it starts.
 pub fn header<F: Framework>(name: &str) -> Key<F> {
-    Key(Kind::Header(name.to_ascii_lowercase().into()))
+    Key(Kind::Header(header_name(name)))
 }
 
 /// The API key in a header, `Bearer ` before it or not. Only its digest is kept: secrets stay out of stores and logs.
 ///
 /// It is not looked up anywhere: who makes keys up gets a new limit for each. Check them in a layer before this one, or
 /// have a limit by address beside it.
+///
+/// # Panics
+/// If it is not the name of a header: a mistake in the program, found when it starts.
 pub fn api_key<F: Framework>(header: &str) -> Key<F> {
-    Key(Kind::Secret(header.to_ascii_lowercase().into()))
+    Key(Kind::Secret(header_name(header)))
+}
+
+/// The name of a header, as they are compared.
+#[allow(clippy::panic)] // A mistake in the program, found when it starts.
+pub(crate) fn header_name(name: &str) -> Box<str> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_good) {
+        panic!("`{name}` is not the name of a header");
+    }
+    name.to_ascii_lowercase().into()
 }
 
 /// The value of a parameter in the path: `path("/users/{id}/posts", "id")`. It matches from the beginning, segment by
@@ -87,6 +103,34 @@ pub fn from_fn<F: Framework>(key: impl Fn(&F::Request) -> Option<String> + Send 
     Key(Kind::Closure(Arc::new(key)))
 }
 
+/// A key of [`header`] as it is stored: for exceptions, and to ask a gate by hand.
+#[must_use]
+pub fn of_header(name: &str, value: &str) -> String {
+    format!("header:{}:{value}", header_name(name))
+}
+
+/// A key of [`api_key`] as it is stored: for exceptions, and to ask a gate by hand.
+#[must_use]
+pub fn of_api_key(header: &str, secret: &str) -> String {
+    let digest = blake3::hash(without_scheme(secret.as_bytes())).to_hex();
+    format!("key:{}:{}", header_name(header), digest.get(..48).unwrap_or_default())
+}
+
+/// A key of [`path`] as it is stored: for exceptions, and to ask a gate by hand.
+#[must_use]
+pub fn of_path(template: &str, value: &str) -> String {
+    format!("path:{template}:{value}")
+}
+
+/// A key of [`client_address`] or a [`ClientAddress`] as it is stored: for exceptions, and to ask a gate by hand.
+#[must_use]
+pub fn of_address(known_by: &ClientAddress, address: IpAddr) -> String {
+    let mut key = KeyBytes::new();
+    // An address is always a key.
+    let _ = write_address(known_by, known_by.known_as(address), &mut key);
+    String::from_utf8_lossy(&key).into_owned()
+}
+
 impl<F: Framework> Key<F> {
     /// This key, or where the request lacks it another: `header("x-user").or(client_address())`.
     pub fn or(self, other: impl Into<Self>) -> Self {
@@ -101,23 +145,31 @@ impl<F: Framework> Key<F> {
     /// Adds the key's bytes. What they begin with says of which kind they are.
     pub(crate) fn write(&self, request: &F::Request, key: &mut KeyBytes) -> Result<Has, NoPeer> {
         match &self.0 {
-            Kind::Everybody => Ok(add(key, "everybody", &[])),
+            Kind::Everybody => Ok(add_if_any(key, Some(b"everybody"))),
             Kind::Address(address) => write_address(address, address.of::<F>(request).ok_or(NoPeer)?, key),
-            Kind::Header(name) => Ok(add_if_any(key, "header:", header_value::<F>(request, name))),
+            Kind::Header(name) => {
+                named(key, "header:", name);
+                Ok(add_if_any(key, header_value::<F>(request, name)))
+            }
             Kind::Secret(name) => {
                 let secret = header_value::<F>(request, name).map(without_scheme);
                 let digest = secret.filter(|secret| !secret.is_empty()).map(|secret| blake3::hash(secret).to_hex());
+                named(key, "key:", name);
                 // 192 bits of it: nobody finds another key with the same.
-                Ok(add_if_any(key, "key:", digest.as_ref().and_then(|digest| digest.as_bytes().get(..48))))
+                Ok(add_if_any(key, digest.as_ref().and_then(|digest| digest.as_bytes().get(..48))))
             }
             Kind::Path(template) => {
                 let value = template.find(F::path(request));
                 let value: Option<SmallVec<[u8; 64]>> = value.map(|value| percent_decode_str(value).collect());
-                Ok(add_if_any(key, "path:", value.as_deref()))
+                named(key, "path:", &template.text);
+                Ok(add_if_any(key, value.as_deref()))
             }
             Kind::Closure(closure) => {
-                let value = closure(request);
-                Ok(add_if_any(key, "", value.as_ref().map(String::as_bytes)))
+                let value = closure(request).filter(|value| !value.is_empty());
+                if value.as_ref().is_none_or(|value| is_like_another_kind(value)) {
+                    key.extend_from_slice(b"fn:");
+                }
+                Ok(add_if_any(key, value.as_ref().map(String::as_bytes)))
             }
             Kind::Or(keys) => {
                 let [first, second] = &**keys;
@@ -203,21 +255,30 @@ fn write_octets(octets: [u8; 4], key: &mut KeyBytes) {
     key.extend_from_slice(text.get(..end).unwrap_or_default());
 }
 
-fn add(key: &mut KeyBytes, kind: &str, value: &[u8]) -> Has {
+/// Of what kind a key is, and where it comes from.
+fn named(key: &mut KeyBytes, kind: &str, source: &str) {
     key.extend_from_slice(kind.as_bytes());
-    key.extend_from_slice(value);
-    Has::Key
+    key.extend_from_slice(source.as_bytes());
+    key.push(b':');
 }
 
-/// Nothing, and an empty text, are the kind alone.
-fn add_if_any(key: &mut KeyBytes, kind: &str, value: Option<&[u8]>) -> Has {
+fn add_if_any(key: &mut KeyBytes, value: Option<&[u8]>) -> Has {
     match value.filter(|value| !value.is_empty()) {
-        Some(value) => add(key, kind, value),
-        None => {
-            add(key, if kind.is_empty() { "\0" } else { kind }, &[]);
-            Has::Nothing
+        Some(value) => {
+            key.extend_from_slice(value);
+            Has::Key
         }
+        None => Has::Nothing,
     }
+}
+
+/// Whether what a closure made could be taken for a key of another kind.
+fn is_like_another_kind(value: &str) -> bool {
+    let digits = value.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_pair = digits.len() < value.len() && digits.starts_with(':');
+    is_pair
+        || value == "everybody"
+        || ["ip:", "header:", "key:", "path:", "fn:"].iter().any(|kind| value.starts_with(kind))
 }
 
 /// The value of a header that is there once.
@@ -239,6 +300,7 @@ fn without_scheme(value: &[u8]) -> &[u8] {
 
 /// A path with a parameter in it.
 struct Template {
+    text: Box<str>,
     /// Segments before the parameter; `None` for those that may be anything.
     before: Vec<Option<Box<str>>>,
     after: Vec<Option<Box<str>>>,
@@ -253,7 +315,8 @@ impl Template {
         let read = |segments: &[&str]| {
             segments.iter().map(|segment| (!segment.starts_with('{')).then(|| Box::from(*segment))).collect()
         };
-        Some(Self { before: read(segments.get(..at)?), after: read(segments.get(at + 1..)?) })
+        let text = template.into();
+        Some(Self { text, before: read(segments.get(..at)?), after: read(segments.get(at + 1..)?) })
     }
 
     fn find<'a>(&self, path: &'a str) -> Option<&'a str> {

@@ -11,7 +11,7 @@ use tidegate_core::{
 };
 
 use crate::charge::{Charge, Settling};
-use crate::denial::Denial;
+use crate::denial::{Denial, Statuses};
 use crate::dialect::Dialect;
 use crate::fields::{Field, Written, fields};
 use crate::framework::Framework;
@@ -44,12 +44,13 @@ struct Settings<F: Framework> {
     tells_all: bool,
     is_cors: bool,
     has_jitter: bool,
-    never_status: u16,
+    statuses: Statuses,
     refuse: Option<Refuse<F>>,
     count_when: Option<Test<F::Reply>>,
     settle_by: Option<Settle<F::Reply>>,
     settling: SettlingKind,
     longest_delay: Option<Duration>,
+    counts_aborted: bool,
     /// What has been written of policies before.
     policies: Written,
 }
@@ -78,7 +79,10 @@ pub enum LimitsError {
 #[non_exhaustive]
 pub enum RequestError {
     /// Nobody has said who is at the other end of the connection.
-    #[error("the address of the peer is not known: the server has to pass it on (see docs/middleware.md)")]
+    #[error(
+        "the address of the peer is not known: the server has to pass it on, axum by \
+         into_make_service_with_connect_info::<SocketAddr>(), others by a PeerAddress among the request's extensions"
+    )]
     NoPeer,
     /// What the request costs is not a cost.
     #[error("what this request costs cannot be told: {0}")]
@@ -131,12 +135,13 @@ impl<F: Framework, S: Store> Limits<F, S> {
             tells_all: false,
             is_cors: false,
             has_jitter: false,
-            never_status: 429,
+            statuses: Statuses::default(),
             refuse: None,
             count_when: None,
             settle_by: None,
             settling: SettlingKind::Not,
             longest_delay: None,
+            counts_aborted: false,
             policies: Written::default(),
         };
         Self(Arc::new(Shared { gate, settings }))
@@ -185,8 +190,9 @@ impl<F: Framework, S: Store> Limits<F, S> {
         self.set(|settings| settings.skip = Some(Arc::new(skip)))
     }
 
-    /// Counts OPTIONS requests, too. Where not given they pass: a browser's preflight that is denied is an error that its
-    /// page can not read.
+    /// Counts preflights, too. Where not given they pass: one that is denied is an error that the browser's page can not
+    /// read. A preflight is an OPTIONS request with Access-Control-Request-Method, which anybody can send: where a handler
+    /// does something expensive in answer to OPTIONS, count them.
     pub fn count_preflights(self) -> Self {
         self.set(|settings| settings.counts_preflights = true)
     }
@@ -206,15 +212,27 @@ impl<F: Framework, S: Store> Limits<F, S> {
         self.set(|settings| settings.is_cors = true)
     }
 
-    /// Adds up to a tenth (at least up to a second) to Retry-After, at random: clients that were denied together do not
-    /// come back together.
+    /// Adds a second to Retry-After, or none, at random: clients that were denied together do not all come back together.
     pub fn retry_jitter(self) -> Self {
         self.set(|settings| settings.has_jitter = true)
     }
 
     /// The status of a request that costs more than its limit will ever allow, such as 413; 429 where not given.
+    ///
+    /// # Panics
+    /// If it is not one of an error, 400 to 599: a mistake in the program, found when it starts.
     pub fn never_status(self, status: u16) -> Self {
-        self.set(|settings| settings.never_status = status)
+        assert!((400..600).contains(&status), "{status} is not the status of an error");
+        self.set(|settings| settings.statuses.never = status)
+    }
+
+    /// The status of a request by a key that is blocked, such as 403; 429 where not given.
+    ///
+    /// # Panics
+    /// If it is not one of an error, 400 to 599: a mistake in the program, found when it starts.
+    pub fn blocked_status(self, status: u16) -> Self {
+        assert!((400..600).contains(&status), "{status} is not the status of an error");
+        self.set(|settings| settings.statuses.blocked = status)
     }
 
     /// What is answered in the place of 429 and problem+json. The header fields are added to it.
@@ -228,6 +246,12 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// Whoever can bring about answers that do not count is not limited by this: have another limit beside it.
     pub fn count_when(self, counts: impl Fn(&F::Reply) -> bool + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.count_when = Some(Arc::new(counts)))
+    }
+
+    /// Counts requests whose client goes away before there is an answer, or whose handler panics, where
+    /// [`count_when`](Self::count_when) would give them back: for log-ins, whose failure can be told by how long they take.
+    pub fn count_aborted(self) -> Self {
+        self.set(|settings| settings.counts_aborted = true)
     }
 
     /// Puts a [`Charge`] among the request's extensions: what the handler tells it is what the request costs in the end. Let
@@ -345,6 +369,17 @@ impl<F: Framework, S: Store> Limits<F, S> {
         self.charges_by_outcome() || self.0.settings.longest_delay.is_some()
     }
 
+    pub(crate) fn counts_aborted(&self) -> bool {
+        self.0.settings.counts_aborted
+    }
+
+    /// Whether there is nothing that requests are held to: most likely something was forgotten.
+    #[doc(hidden)] // For middleware.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.settings.limits.is_empty()
+    }
+
     /// How a request is settled, and what its handler is to be given for it.
     pub(crate) fn settling(&self) -> Settling {
         match self.0.settings.settling {
@@ -382,7 +417,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     pub fn denial<'a>(&self, verdict: &'a Verdict, excess: Option<Duration>) -> Option<Denial<'a>> {
         match excess {
             Some(excess) => Denial::queued(verdict, excess, self.0.settings.has_jitter),
-            None => Denial::new(verdict, self.0.settings.never_status, self.0.settings.has_jitter),
+            None => Denial::new(verdict, self.0.settings.statuses, self.0.settings.has_jitter),
         }
     }
 
@@ -409,8 +444,13 @@ impl<F: Framework, S: Store> Limits<F, S> {
 
 impl<F: Framework> Settings<F> {
     fn skips(&self, request: &F::Request) -> bool {
-        let is_preflight = !self.counts_preflights && F::method(request) == "OPTIONS";
-        is_preflight || self.skip.as_ref().is_some_and(|skip| skip(request))
+        let is_preflight = || {
+            let mut asked = SmallVec::new();
+            F::headers(request, "access-control-request-method", &mut asked);
+            !asked.is_empty()
+        };
+        let passes = !self.counts_preflights && F::method(request) == "OPTIONS" && is_preflight();
+        passes || self.skip.as_ref().is_some_and(|skip| skip(request))
     }
 
     fn cost(&self, request: &F::Request) -> Result<Cost, CostError> {

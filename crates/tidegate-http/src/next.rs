@@ -48,7 +48,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
         let Some(receipt) = receipt else { return Next::Go(Admitted { verdict, open: None }) };
         match self.delay(&verdict) {
             Err(excess) => {
-                receipt.give_back();
+                receipt.turn_away();
                 Next::Deny(verdict, Some(excess))
             }
             Ok(delay) => {
@@ -65,6 +65,9 @@ impl<F: Framework, S: Store> Limits<F, S> {
             && let Some(mut open) = admitted.open.take()
         {
             open.keep();
+        }
+        if let Some(open) = admitted.open.as_mut().filter(|_| self.counts_aborted()) {
+            open.count_if_aborted();
         }
         admitted
     }

@@ -164,7 +164,9 @@ fn prefixes_and_networks() {
     // A proxy that is written as IPv6.
     let mapped = ClientAddress::behind(["::ffff:10.0.0.0/104"]).unwrap();
     assert_eq!(known_as(&mapped, "x-forwarded-for", "10.0.0.1", &[b"203.0.113.7"]), "203.0.113.7");
-    for bad in ["", "10.0.0.1/8", "10.0.0.0/33", "10.0.0", "localhost", "10.0.0.0/8 ,", "fd00::1/8", "*"] {
+    for bad in
+        ["", "10.0.0.1/8", "10.0.0.0/33", "10.0.0", "localhost", "10.0.0.0/8 ,", "fd00::1/8", "*", "0.0.0.0/0", "::/0"]
+    {
         let error = ClientAddress::behind([bad]).unwrap_err().to_string();
         assert!(error.contains("expected"), "{error}");
     }

@@ -4,9 +4,9 @@
 mod common;
 
 use common::{Head, Plain};
-use tidegate_core::{Book, Gate, Rules};
+use tidegate_core::{Book, Effect, Exception, Gate, Rules};
 use tidegate_http::key::{self, Key};
-use tidegate_http::{Limits, RequestError};
+use tidegate_http::{ClientAddress, Limits, RequestError};
 
 type LimitsOf = Limits<Plain>;
 
@@ -98,7 +98,9 @@ fn closures_and_pairs() {
 #[test]
 fn what_is_not_counted_and_what_cannot_be() {
     let limits = limits(key::client_address()).skip(|head| head.path == "/healthz");
-    let preflight = Head { method: "OPTIONS", ..Head::default() };
+    let options = Head { method: "OPTIONS", ..Head::default() };
+    let preflight = Head { headers: vec![("access-control-request-method", b"GET".to_vec())], ..options.clone() };
+    assert!(limits.prepare(&options).unwrap().is_some(), "a request like any other");
     assert!(limits.prepare(&at("/healthz")).unwrap().is_none());
     assert!(limits.prepare(&preflight).unwrap().is_none());
     assert!(limits.clone().count_preflights().prepare(&preflight).unwrap().is_some());
@@ -131,4 +133,43 @@ fn tiers_and_tenants_come_from_the_request() {
     assert_eq!(left(&[]), 1);
     assert_eq!(left(&[("tier", "gold")]), 7);
     assert_eq!(left(&[("tenant", "acme"), ("tier", "gold")]), 8);
+}
+
+#[test]
+fn keys_can_be_written_down() {
+    let secret = key::of_api_key("Authorization", "Bearer sk-1");
+    let behind = ClientAddress::behind(["10.0.0.0/8"]).unwrap();
+    let mapped = key::of_address(&behind, "::ffff:192.0.2.1".parse().unwrap());
+    assert_eq!(mapped, "ip:192.0.2.1");
+    assert_eq!(key::of_address(&behind, "2001:db8:1:2:3::1".parse().unwrap()), "ip:2001:db8:1:2::/64");
+    let rules = Rules::new("1/hour".parse().unwrap());
+    let rules = rules
+        .exception(&key::of_header("X-User", "mallory"), Exception::Blocked)
+        .and_then(|rules| rules.exception(&secret, Exception::Unlimited))
+        .and_then(|rules| rules.exception(&key::of_path("/users/{id}", "7"), Exception::Blocked))
+        .unwrap();
+    let gate = Gate::memory(Book::new().with("api", rules).unwrap());
+    let effect = |key: Key<Plain>, head: &Head| {
+        let limits: LimitsOf = Limits::new(gate.clone()).limit("api", key).unwrap();
+        let (verdict, _) = limits.prepare(head).unwrap().unwrap().ask_at_once(&limits).unwrap().unwrap();
+        verdict.rulings()[0].effect()
+    };
+    assert_eq!(effect(key::header("x-user"), &head(&[("x-user", "mallory")])), Effect::Blocked);
+    assert_eq!(effect(key::api_key("authorization"), &head(&[("authorization", "sk-1")])), Effect::Unlimited);
+    assert_eq!(effect(key::path("/users/{id}", "id"), &at("/users/7")), Effect::Blocked);
+}
+
+#[test]
+fn keys_of_one_kind_from_two_places_and_those_of_closures_never_meet() {
+    let either = || key::header("a").or(key::header("b"));
+    assert!(!is_same(either, &head(&[("a", "42")]), &head(&[("b", "42")])));
+    let named = || key::from_fn(|head: &Head| head.path.strip_prefix('/').map(str::to_owned)).or(key::client_address());
+    assert!(!is_same(named, &at("/ip:192.0.2.1"), &at("/")));
+    assert!(!is_same(named, &at("/fn:ip:192.0.2.1"), &at("/ip:192.0.2.1")));
+}
+
+#[test]
+#[should_panic(expected = "is not the name of a header")]
+fn a_header_that_is_none_is_found_at_the_start() {
+    let _: Key<Plain> = key::header("X User");
 }

@@ -21,7 +21,7 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> Result<To
 }
 
 fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
-    let check = check(arguments, &function);
+    let check = check(arguments);
     let body = &function.block;
     let limited = format_ident!("__tidegate_limited");
     let is_result = returns_result(&function.sig.output);
@@ -63,31 +63,36 @@ fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
         }}
     };
     let ItemFn { attrs, vis, sig, .. } = &function;
-    quote! { #(#attrs)* #vis #sig #body }
+    quote! { #(#attrs)* #[allow(unused_braces)] #vis #sig #body }
 }
 
 /// Asks whether the call may go on.
-fn check(arguments: &Arguments, function: &ItemFn) -> TokenStream {
+fn check(arguments: &Arguments) -> TokenStream {
     let Arguments { policy, key, cost, tier, tiers, name, .. } = arguments;
-    let function_name = function.sig.ident.to_string();
+    // The path of an item in the function: it has the type that a method is of in it.
     let name = match name {
-        Some(name) => quote! { #name },
-        None => quote! { ::core::concat!(::core::module_path!(), "::", #function_name) },
+        Some(name) => quote! { || #name },
+        None => quote! { || {
+            fn __tidegate_here() {}
+            ::tidegate::attribute::path_of(&__tidegate_here)
+        } },
     };
     let (tier_names, tier_policies): (Vec<_>, Vec<_>) = tiers.iter().map(|(name, policy)| (name, policy)).unzip();
     let key = key.as_ref().map(|key| quote! { .key(&(#key)) });
     let cost = cost.as_ref().map(|cost| quote! { .cost(#cost) });
     let tier = tier.as_ref().map(|tier| quote! { .tier(&(#tier)) });
+    // What the expressions make on their way is gone before the store is asked: a lock, say.
     quote! {{
-        static LIMITED: ::tidegate::attribute::LimitedFunction =
+        static __TIDEGATE_LIMITED: ::tidegate::attribute::LimitedFunction =
             ::tidegate::attribute::LimitedFunction::new(#name, #policy, &[#((#tier_names, #tier_policies)),*]);
-        LIMITED.call() #key #cost #tier .check().await
+        let __tidegate_call = __TIDEGATE_LIMITED.call() #key #cost #tier;
+        __tidegate_call.check().await
     }}
 }
 
-/// Whether it returns a `Result`, by whatever way that is named.
+/// Whether it returns a `Result`, or an alias of one whose name ends so.
 fn returns_result(output: &ReturnType) -> bool {
     let ReturnType::Type(_, kind) = output else { return false };
     let Type::Path(path) = &**kind else { return false };
-    path.path.segments.last().is_some_and(|segment| segment.ident == "Result")
+    path.path.segments.last().is_some_and(|segment| segment.ident.to_string().ends_with("Result"))
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tidegate_core::{BlockingError, Cost, Decision, Key, Policy, Store, StoreError, StoreHealth, remote};
+use tidegate_core::{BlockingError, Cost, Decision, Degraded, Key, Policy, Store, StoreError, StoreHealth, remote};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::line::{Line, NotExecuted, Outcome, Parcel, Trouble};
 use crate::plan::RedisPlan;
 use crate::runtime::OwnRuntime;
 use crate::settings::Settings;
-use crate::together::Remembered;
+use crate::together::{MOST_TOGETHER, Remembered};
 
 /// Records in Redis: the same decisions for every process that shares it. Clones share.
 ///
@@ -83,6 +83,25 @@ impl RedisStore {
         decisions.map_err(|error| self.failed(error))
     }
 
+    /// On a task of its own: who goes away in the middle leaves nothing half taken.
+    async fn answers_in_order(
+        &self,
+        requests: &[(&RedisPlan, Key<'_>, Cost)],
+    ) -> Result<Vec<Option<Decision>>, StoreError> {
+        let store = self.clone();
+        let owned: Vec<(RedisPlan, Vec<u8>, Cost)> =
+            requests.iter().map(|(plan, key, cost)| ((*plan).clone(), key.as_bytes().to_vec(), *cost)).collect();
+        let task = self.0.runtime.spawn(async move {
+            let keyed = owned.iter().filter_map(|(plan, key, cost)| Some((plan, Key::new(key).ok()?, *cost)));
+            let requests: Vec<(&RedisPlan, Key<'_>, Cost)> = keyed.collect();
+            remote::check_in_order(&store, &requests).await
+        });
+        match task.await {
+            Ok(answer) => answer,
+            Err(gone) => Err(StoreError::new(Degraded::Disconnected, gone)),
+        }
+    }
+
     async fn answers(&self, asks: Vec<Ask>) -> Vec<Result<Decision, StoreError>> {
         let deadline = Instant::now() + self.0.settings.deadline;
         let answered: Vec<Result<Decision, AskError>> = match &self.0.route {
@@ -134,14 +153,19 @@ impl Store for RedisStore {
         self.in_runtime(self.answers(asks)).await
     }
 
-    async fn check_together(&self, requests: &[(&RedisPlan, Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
+    async fn check_together(
+        &self,
+        requests: &[(&RedisPlan, Key<'_>, Cost)],
+    ) -> Result<Vec<Option<Decision>>, StoreError> {
         match &self.0.route {
-            // Its keys may be on different nodes.
-            Route::Cluster(_) => remote::check_in_order(self, requests).await,
-            Route::Single(line) => {
+            Route::Single(line) if requests.len() <= MOST_TOGETHER => {
                 let ask = |(plan, key, cost): &(&RedisPlan, Key<'_>, Cost)| self.ask(plan, Act::CHECK, *key, *cost);
-                self.in_runtime(self.answers_together(line, requests.iter().map(ask).collect())).await
+                let asks = requests.iter().map(ask).collect();
+                let decisions = self.in_runtime(self.answers_together(line, asks)).await?;
+                Ok(decisions.into_iter().map(Some).collect())
             }
+            // The keys may be on different nodes.
+            _ => self.answers_in_order(requests).await,
         }
     }
 

@@ -14,6 +14,9 @@ use crate::error::ReplyError;
 use crate::reply;
 use crate::script::{Load, Script, Task};
 
+/// So many keys have room in one script: Lua has 200 names.
+pub(crate) const MOST_TOGETHER: usize = 32;
+
 /// So many are remembered; a program has as many as it has sets of limits of different shapes.
 const MOST_REMEMBERED: usize = 256;
 

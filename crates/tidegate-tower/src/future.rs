@@ -121,7 +121,7 @@ where
     fn go_on(&mut self, kind: RequestKind, answer: Answer<S>) -> Option<State<Inner, RequestBody, S>> {
         let refused = |response| Some(State::Refused { response: Some(Box::new(response)) });
         match self.limits.next(answer) {
-            Next::Fail(error) => refused(refusal::error(&error)),
+            Next::Fail(error) => refused(refusal::error(kind, &error)),
             Next::Deny(verdict, excess) => refused(refusal::denied(&self.limits, kind, &verdict, excess)),
             Next::Go(admitted) => self.make(admitted),
             Next::Wait(delay, admitted) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderValue, Response};
-use tidegate_http::Denial;
+use tidegate_http::{Denial, RequestError};
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -19,6 +19,12 @@ pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
         secured.map(tonic::transport::server::TlsConnectInfo::get_ref)
     });
     plain?.remote_addr().map(|address| address.ip())
+}
+
+/// The answer to a request that could not be asked about.
+pub(crate) fn error(error: &RequestError) -> Response<Bytes> {
+    let code = if error.status() == 400 { Code::InvalidArgument } else { Code::Internal };
+    Status::new(code, error.to_string()).into_http()
 }
 
 /// RESOURCE_EXHAUSTED with RetryInfo, as an answer of trailers only. HTTP's own status stays 200.

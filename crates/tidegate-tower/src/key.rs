@@ -1,6 +1,8 @@
 //! Which key a request has: see [`tidegate_http::key`].
 
-pub use tidegate_http::key::{api_key, client_address, everybody, from_fn, header, path};
+pub use tidegate_http::key::{
+    api_key, client_address, everybody, from_fn, header, of_address, of_api_key, of_header, of_path, path,
+};
 
 use crate::Tower;
 

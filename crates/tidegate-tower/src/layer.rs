@@ -37,8 +37,12 @@ impl RateLimitLayer<MemoryStore> {
 
 impl<S: Store> RateLimitLayer<S> {
     /// A layer of these limits.
+    ///
+    /// # Panics
+    /// If there are none, which would limit nobody: a mistake in the program, found when it starts.
     #[must_use]
     pub fn new(limits: Limits<S>) -> Self {
+        assert!(!limits.is_empty(), "limits without a limit: expected `.limit(policy, key)`");
         Self { limits }
     }
 }

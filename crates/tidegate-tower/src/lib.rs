@@ -33,6 +33,7 @@ pub use body::Body;
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use peer::{PeerAddress, Tower};
+pub use refusal::denied_response;
 pub use service::RateLimit;
 pub use tidegate_http::{Charge, ClientAddress, Denial, Dialect, LimitsError, NotANetwork, Reset};
 

@@ -8,7 +8,7 @@ use http::header::{
 };
 use http::{Response, StatusCode};
 use tidegate_core::{Store, Verdict};
-use tidegate_http::{Denial, Field, RequestError};
+use tidegate_http::{Denial, Dialect, Field, RequestError, Written};
 
 use crate::Limits;
 use crate::body::Refusal;
@@ -16,6 +16,21 @@ use crate::kind::RequestKind;
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The answer to a request that a gate was asked about by hand, and denies: 429 with problem+json, Retry-After and the
+/// RateLimit fields. `None` if it may go on.
+#[must_use]
+pub fn denied_response(verdict: &Verdict) -> Option<Response<Bytes>> {
+    let denial = Denial::of(verdict)?;
+    let mut response = problem(denial.status(), denial.problem());
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Some(seconds) = denial.retry_after() {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    add(headers, tidegate_http::fields(verdict, Dialect::default(), false, None, &Written::default()));
+    Some(response)
+}
 
 /// The answer to a request that is denied: outright, or because it would have to wait by so much too long.
 pub(crate) fn denied<S: Store>(
@@ -50,8 +65,13 @@ fn of<S: Store>(limits: &Limits<S>, kind: RequestKind, denial: &Denial<'_>) -> R
 }
 
 /// The answer to a request that could not be asked about.
-pub(crate) fn error(error: &RequestError) -> Response<Refusal> {
-    problem(error.status(), error.problem()).map(Some)
+pub(crate) fn error(kind: RequestKind, error: &RequestError) -> Response<Refusal> {
+    let response = match kind {
+        #[cfg(feature = "tonic")]
+        RequestKind::Grpc => crate::grpc::error(error),
+        _ => problem(error.status(), error.problem()),
+    };
+    response.map(Some)
 }
 
 fn problem(status: u16, text: String) -> Response<Bytes> {
@@ -68,7 +88,11 @@ pub(crate) fn add_fields<S: Store>(
     verdict: &Verdict,
     excess: Option<Duration>,
 ) {
-    for Field { name, value } in limits.fields(verdict, excess) {
+    add(headers, limits.fields(verdict, excess));
+}
+
+fn add(headers: &mut HeaderMap, fields: impl IntoIterator<Item = Field>) {
+    for Field { name, value } in fields {
         let Ok(value) = HeaderValue::from_maybe_shared(value) else { continue };
         // Several lines of these are one list: a layer within, or the handler, may have written its own.
         match name {

@@ -59,11 +59,11 @@ where
                 let (limits, inner) = (self.limits.clone(), self.ready_inner());
                 return ResponseFuture::asking(limits, kind, prepared, inner, Request::from_parts(parts, body));
             }
-            Err(error) => return ResponseFuture::refused(refusal::error(&error)),
+            Err(error) => return ResponseFuture::refused(refusal::error(kind, &error)),
         };
         let mut request = Request::from_parts(parts, body);
         match self.limits.next(answer) {
-            Next::Fail(error) => ResponseFuture::refused(refusal::error(&error)),
+            Next::Fail(error) => ResponseFuture::refused(refusal::error(kind, &error)),
             Next::Deny(verdict, excess) => {
                 ResponseFuture::refused(refusal::denied(&self.limits, kind, &verdict, excess))
             }

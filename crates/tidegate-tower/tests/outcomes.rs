@@ -112,6 +112,12 @@ async fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
     let fails = layer.layer(service_fn(|_: Incoming| async { Err::<Response<Full<Bytes>>, _>("no connection") }));
     assert!(fails.oneshot(request("/")).await.is_err());
     assert_eq!(left(&limits), 9);
+    // Unless it is said that such count.
+    let counted = self::limits("9/365 days").count_when(|_| true).count_aborted();
+    let never = RateLimitLayer::new(counted.clone())
+        .layer(service_fn(|_: Incoming| std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()));
+    poll_once_and_drop(never.oneshot(request("/")));
+    assert_eq!(left(&counted), 8);
     // What is not charged by its outcome stays taken.
     let plain = self::limits("9/365 days");
     let never = RateLimitLayer::new(plain.clone())
@@ -235,4 +241,10 @@ async fn who_goes_away_while_waiting_gives_back() {
     let waits = service.oneshot(request("/200"));
     poll_once_and_drop(waits);
     assert_eq!(left(&limits), 9);
+}
+
+#[test]
+#[should_panic(expected = "limits without a limit")]
+fn a_layer_that_limits_nobody_is_found_at_the_start() {
+    let _ = RateLimitLayer::new(Limits::new(Gate::memory(Book::new())));
 }

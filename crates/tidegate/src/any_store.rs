@@ -1,6 +1,8 @@
 //! A store of whatever kind its URL names.
 
-use tidegate_core::{BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Store, StoreError, StoreHealth};
+use tidegate_core::{
+    BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Store, StoreError, StoreHealth, Timestamp,
+};
 #[cfg(feature = "redis")]
 use tidegate_redis::{RedisPlan, RedisStore};
 
@@ -70,7 +72,10 @@ impl Store for AnyStore {
         )
     }
 
-    async fn check_together(&self, requests: &[(&AnyPlan, Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
+    async fn check_together(
+        &self,
+        requests: &[(&AnyPlan, Key<'_>, Cost)],
+    ) -> Result<Vec<Option<Decision>>, StoreError> {
         match self {
             Self::Memory(store) => {
                 let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
@@ -120,6 +125,14 @@ impl Store for AnyStore {
             Self::Memory(store) => store.detach(future),
             #[cfg(feature = "redis")]
             Self::Redis(store) => store.detach(future),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        match self {
+            Self::Memory(store) => Store::now(store),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store.now(),
         }
     }
 

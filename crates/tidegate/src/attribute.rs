@@ -18,11 +18,18 @@ use crate::connect::{ConnectError, StoreUrl};
 static STORE: OnceLock<Gate<AnyStore>> = OnceLock::new();
 
 /// A call that a limit denied, or that could not be checked.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[error("{}", self.detail())]
 pub struct Limited(Cause);
 
-#[derive(Clone, Debug)]
+/// As it is displayed: what `unwrap` and a `main` that fails print is for people, too.
+impl std::fmt::Debug for Limited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+#[derive(Clone)]
 enum Cause {
     Denied(Verdict),
     Failed(Arc<CheckError>),
@@ -60,10 +67,13 @@ impl Limited {
     }
 
     /// The status of an answer that tells of it: 429, or 503 where the store is gone and nothing is let through without it;
-    /// 500 where the limit could not be asked.
+    /// 400 where the cost is not one, 500 where the limit could not be asked.
     #[must_use]
     pub fn status(&self) -> u16 {
-        self.denial().map_or(500, |denial| denial.status())
+        match &self.0 {
+            Cause::Failed(error) if matches!(**error, CheckError::Cost(_)) => 400,
+            _ => self.denial().map_or(500, |denial| denial.status()),
+        }
     }
 }
 
@@ -73,7 +83,8 @@ impl IntoResponse for Limited {
     fn into_response(self) -> Response {
         use http::{HeaderValue, StatusCode, header};
         let Some(denial) = self.denial() else {
-            return (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response();
+            let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            return (status, self.to_string()).into_response();
         };
         let mut response = denial.problem().into_response();
         *response.status_mut() = StatusCode::from_u16(denial.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
@@ -133,7 +144,7 @@ fn store() -> &'static Gate<AnyStore> {
 /// A limited function.
 #[doc(hidden)] // For the macro.
 pub struct LimitedFunction {
-    name: &'static str,
+    path: fn() -> &'static str,
     policy: &'static str,
     tiers: &'static [(&'static str, &'static str)],
     gate: OnceLock<(Name, Gate<AnyStore>)>,
@@ -151,8 +162,12 @@ enum Unread {
 impl LimitedFunction {
     #[must_use]
     #[allow(missing_docs)]
-    pub const fn new(name: &'static str, policy: &'static str, tiers: &'static [(&'static str, &'static str)]) -> Self {
-        Self { name, policy, tiers, gate: OnceLock::new() }
+    pub const fn new(
+        path: fn() -> &'static str,
+        policy: &'static str,
+        tiers: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        Self { path, policy, tiers, gate: OnceLock::new() }
     }
 
     #[allow(missing_docs)]
@@ -163,7 +178,7 @@ impl LimitedFunction {
     #[allow(clippy::expect_used)] // The macro has read it all before.
     fn gate(&self) -> &(Name, Gate<AnyStore>) {
         self.gate.get_or_init(|| {
-            let name = name(self.name);
+            let name = name((self.path)());
             let book = self.book(&name).expect("the macro has read it");
             (name, store().with_book(book))
         })
@@ -178,13 +193,34 @@ impl LimitedFunction {
     }
 }
 
-/// A name of a function's path: its end, where that is too long.
+/// The path of the function that an item is in.
+#[doc(hidden)] // For the macro.
+pub fn path_of<T>(item: &T) -> &'static str {
+    let path = std::any::type_name_of_val(item);
+    // From the body of the async function on it is not its path any more.
+    path.split("::{{closure}}").next().unwrap_or(path)
+}
+
+/// A name of a function's path. Where that has to be written in another way, or cut, a digest of it is added.
 #[allow(clippy::expect_used)] // Of what names are made of, and not too long.
 fn name(path: &str) -> Name {
+    if let Ok(name) = Name::new(path) {
+        return name;
+    }
+    let plain = path.replace("<impl ", "").replace('>', "").replace("::", ".");
     let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let text: String = path.replace("::", ".").chars().map(|c| if is_good(c) { c } else { '_' }).collect();
-    let start = text.len().saturating_sub(64);
-    Name::new(text.get(start..).unwrap_or(&text)).expect("a name")
+    if plain.len() <= 64 && plain.chars().all(is_good) {
+        return Name::new(&plain).expect("a name");
+    }
+    let text: String = plain.chars().map(|c| if is_good(c) { c } else { '_' }).collect();
+    let tail = text.get(text.len().saturating_sub(47)..).unwrap_or(&text);
+    Name::new(&format!("{tail}-{:016x}", digest(path.as_bytes()))).expect("a name")
+}
+
+/// FNV-1a, of 64 bits: the same in every process, and for every version of the compiler.
+fn digest(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// A call of a limited function.
@@ -227,5 +263,20 @@ impl Call<'_> {
             Ok(verdict) => Err(Limited(Cause::Denied(verdict))),
             Err(error) => Err(failed(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_functions_are_names_and_never_meet() {
+        assert_eq!(name("search").as_str(), "search");
+        assert_eq!(name("app::handlers::search").as_str(), "app.handlers.search");
+        assert_eq!(name("app::<impl app::A>::get").as_str(), "app.app.A.get");
+        let long = ["a", "b"].map(|start| name(&format!("{start}{}", "::module".repeat(20))));
+        let foreign = ["app::größe", "app::grüße"].map(name);
+        assert!(long[0] != long[1] && foreign[0] != foreign[1], "{long:?} {foreign:?}");
     }
 }

@@ -111,6 +111,7 @@ fn checks(snapshot: &Snapshot) -> Vec<Point> {
             ("blocked", policy.blocked),
             ("denied_by_others", policy.denied_by_others),
             ("shadow_denied", policy.shadow_denied),
+            ("turned_away", policy.turned_away),
         ]
         .map(|(outcome, count)| labelled(policy, "outcome", outcome, count))
     };

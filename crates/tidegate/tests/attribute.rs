@@ -67,8 +67,25 @@ impl Service {
     }
 }
 
+struct Other {
+    name: std::sync::Mutex<String>,
+}
+
+impl Other {
+    /// The lock is not held while the store is asked.
+    #[rate_limit("1/365 days", key = self.name.lock().unwrap())]
+    async fn method(&self) -> Result<(), AppError> {
+        Ok(())
+    }
+}
+
+fn goes_anywhere<T: Send>(value: T) -> T {
+    value
+}
+
 #[tokio::test]
 async fn functions() {
+    drop(goes_anywhere(Other { name: String::new().into() }.method()));
     assert_eq!(per_user(1).await.unwrap(), 2);
     assert_eq!(per_user(1).await.unwrap(), 2);
     let Err(AppError::Limited(limited)) = per_user(1).await else { panic!("not limited") };
@@ -84,6 +101,8 @@ async fn functions() {
     assert_eq!((generic("a").await.as_deref(), generic("a").await), (Some("a"), None));
     let service = Service { name: "s" };
     assert!(service.method().await.is_ok() && service.method().await.is_err());
+    // A method of the same name, of another type, counts for itself.
+    assert!(Other { name: "s".to_owned().into() }.method().await.is_ok());
 }
 
 #[tokio::test]
@@ -98,7 +117,7 @@ async fn costs_and_tiers() {
     user.tier = "very-large";
     assert!(search(&user, 30.0).await.is_ok());
     let Err(AppError::Limited(bad)) = search(&user, -1.0).await else { panic!("not an error") };
-    assert_eq!((bad.status(), bad.verdict().is_none()), (500, true));
+    assert_eq!((bad.status(), bad.verdict().is_none()), (400, true));
     let Err(AppError::Limited(never)) = search(&user, 51.0).await else { panic!("not limited") };
     assert_eq!((never.status(), never.retry_after()), (429, None));
 }

@@ -73,12 +73,11 @@ impl<S: Store> Compiled<S> {
 
 impl<S: Store> NamedPolicy<S> {
     fn new(store: &Arc<S>, settings: &Settings, name: &Name, rules: &Rules, old: Option<&Self>) -> Self {
-        let settings = Settings { failure: rules.failure.unwrap_or(settings.failure), ..settings.clone() };
-        let few = settings.clone().for_few_keys();
-        let make = |old: Option<&Arc<Held<S>>>, policy: &Policy, tier: Option<&Name>, part: &str, few_keys: bool| {
+        let mut settings = settings.clone();
+        settings.failure = rules.failure.unwrap_or(settings.failure);
+        let make = |old: Option<&Arc<Held<S>>>, policy: &Policy, tier: Option<&Name>, part: &str| {
             let namespace = format!("{name}{part}");
-            let settings = if few_keys { &few } else { &settings };
-            if let Some(old) = old.filter(|old| old.is(policy, &namespace, settings)) {
+            if let Some(old) = old.filter(|old| old.is(policy, &namespace, &settings)) {
                 return Arc::clone(old);
             }
             let label = Arc::new(Label::new(name.clone(), tier.cloned(), Some(policy.clone())));
@@ -88,13 +87,23 @@ impl<S: Store> NamedPolicy<S> {
         let tier = |(tier, policy): (&Name, &Policy)| {
             let part = if rules.has_fresh_tiers { format!("~{tier}") } else { String::new() };
             let old = old.and_then(|old| old.tiers.get(tier));
-            (tier.clone(), make(old, policy, Some(tier), &part, false))
+            (tier.clone(), make(old, policy, Some(tier), &part))
         };
-        let exception = |key: &[u8], exception: &Exception| {
+        // Keys that are held to the same share it: there may be many.
+        let mut shared: Vec<Arc<Held<S>>> = Vec::new();
+        let mut exception = |key: &[u8], exception: &Exception| {
             let old = old.and_then(|old| old.exceptions.get(key));
             let bare = |to| Arc::new(Held { label: Arc::new(Label::new(name.clone(), None, None)), to });
             match exception {
-                Exception::Policy(policy) => make(old, policy, None, "", true),
+                Exception::Policy(policy) => {
+                    let is_same = |held: &&Arc<Held<S>>| held.label.policy() == Some(policy);
+                    if let Some(held) = shared.iter().find(is_same) {
+                        return Arc::clone(held);
+                    }
+                    let held = make(old, policy, None, "");
+                    shared.push(Arc::clone(&held));
+                    held
+                }
                 Exception::Unlimited => bare(To::Nothing),
                 Exception::Blocked => bare(To::Blocked),
             }
@@ -102,10 +111,10 @@ impl<S: Store> NamedPolicy<S> {
         let old_candidate = old.and_then(|old| old.candidate.as_ref());
         Self {
             is_shadow: rules.is_shadow,
-            default: make(old.map(|old| &old.default), &rules.default, None, "", false),
+            default: make(old.map(|old| &old.default), &rules.default, None, ""),
             tiers: rules.tiers.iter().map(tier).collect(),
             exceptions: rules.exceptions.iter().map(|(key, held)| (key.clone(), exception(key, held))).collect(),
-            candidate: rules.candidate.as_ref().map(|policy| make(old_candidate, policy, None, "~candidate", false)),
+            candidate: rules.candidate.as_ref().map(|policy| make(old_candidate, policy, None, "~~candidate")),
             tally: old.map_or_else(Arc::default, |old| Arc::clone(&old.tally)),
             name: name.clone(),
         }

@@ -1,18 +1,19 @@
 //! How a gate decides: all that is enforced together, all or nothing; what is in shadow beside it.
 
+use futures_channel::oneshot;
 use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 
 use super::compiled::{Compiled, Held, NamedPolicy, To};
-use super::receipt::{Receipt, Taken};
+use super::receipt::{Receipt, Taken, Unclaimed};
 use super::verdict::{Effect, Ruling, Verdict};
 use super::{Gate, tally::Tally};
 use crate::cost::Cost;
-use crate::decision::Decision;
+use crate::decision::{Decision, Degraded};
 use crate::key::Key;
 use crate::limiter::{Answers, Asked, CheckError, Limiter, check_together};
 use crate::store::{Store, StoreError};
-use crate::subject::{Composed, KeyBytes, Subject, composed};
+use crate::subject::{Composed, KeyBytes, OwnedSubject, Subject, composed};
 
 /// A subject, looked up.
 struct Found<'a, S: Store> {
@@ -55,11 +56,29 @@ impl<S: Store> Gate<S> {
         Some(Ok(Verdict { rulings: SmallVec::from_buf([ruling]) }))
     }
 
-    /// The same, with a receipt, by which what was taken can be given back.
+    /// The same, with a receipt, by which what was taken can be given back. It is, if this future is dropped before it has
+    /// answered.
     ///
     /// # Errors
     /// If there is no such policy or a key is empty. Then nothing is taken.
     pub async fn admit(&self, subjects: &[Subject<'_>]) -> Result<(Verdict, Receipt<S>), CheckError> {
+        if !self.store().is_remote() {
+            return self.admit_here(subjects).await;
+        }
+        let (send, receive) = oneshot::channel();
+        let (gate, owned) = (self.clone(), subjects.iter().map(OwnedSubject::of).collect::<Vec<_>>());
+        self.store().detach(async move {
+            let subjects: Vec<Subject<'_>> = owned.iter().map(OwnedSubject::subject).collect();
+            // Where nobody waits for it any more, it is dropped, and what was taken is given back.
+            let _ = send.send(Unclaimed::of(gate.admit_here(&subjects).await));
+        });
+        match receive.await {
+            Ok(unclaimed) => unclaimed.claimed(),
+            Err(gone) => Err(StoreError::new(Degraded::Disconnected, gone).into()),
+        }
+    }
+
+    async fn admit_here(&self, subjects: &[Subject<'_>]) -> Result<(Verdict, Receipt<S>), CheckError> {
         let book = self.shared.book.load();
         let found = find(&book, subjects)?;
         let verdict = rule(&found).await?;
@@ -74,12 +93,14 @@ impl<S: Store> Gate<S> {
     pub async fn refund(&self, subject: Subject<'_>) -> Result<Option<Decision>, CheckError> {
         let book = self.shared.book.load();
         let found = Found::new(&book, &subject)?;
-        found.policy.tally().refund();
         if let Some(candidate) = found.candidate.and_then(|held| held.limiter()) {
             candidate.refund(&found.key[..], found.cost).await?;
         }
         match found.held.limiter() {
-            Some(limiter) => Ok(Some(limiter.refund(&found.key[..], found.cost).await?)),
+            Some(limiter) => {
+                found.policy.tally().refund();
+                Ok(Some(limiter.refund(&found.key[..], found.cost).await?))
+            }
             None => Ok(None),
         }
     }
@@ -195,19 +216,27 @@ fn count<S: Store>(found: &[Found<'_, S>], verdict: &Verdict) {
     }
 }
 
-/// What a request that goes on has taken. What was decided without the store is not there to be given back.
+/// What a request that goes on has taken, and what was taken beside it. Of answers without figures nothing was.
 fn taken<S: Store>(found: SmallVec<[Found<'_, S>; 2]>, verdict: &Verdict) -> SmallVec<[Taken<S>; 2]> {
     let mut all = SmallVec::new();
-    let was_taken = |decision: &Decision| decision.is_allowed() && decision.degraded().is_none();
     for (one, ruling) in found.into_iter().zip(&verdict.rulings) {
-        let held = one
-            .held
-            .limiter()
-            .filter(|_| (verdict.is_allowed() || ruling.is_shadow) && ruling.decision().is_some_and(was_taken));
-        let candidate = one.candidate.filter(|_| ruling.candidate().is_some_and(was_taken));
-        for limiter in [held, candidate.and_then(|held| held.limiter())].into_iter().flatten() {
-            let tally = std::sync::Arc::clone(one.policy.tally());
-            all.push(Taken { limiter: limiter.clone(), key: KeyBytes::from_slice(&one.key), cost: one.cost, tally });
+        let is_kept = verdict.is_allowed() || ruling.is_shadow;
+        let held = ruling.decision().filter(|_| is_kept).zip(one.held.limiter());
+        let candidate = ruling.candidate().zip(one.candidate.and_then(|held| held.limiter()));
+        for (is_beside, pair) in [(ruling.is_shadow, held), (true, candidate)] {
+            let Some((decision, limiter)) =
+                pair.filter(|(decision, _)| decision.is_allowed() && decision.has_figures())
+            else {
+                continue;
+            };
+            all.push(Taken {
+                limiter: limiter.clone(),
+                key: KeyBytes::from_slice(&one.key),
+                cost: one.cost,
+                gone_at: limiter.store().now().saturating_add(decision.reset_after()),
+                locally: decision.degraded(),
+                tally: (!is_beside).then(|| std::sync::Arc::clone(one.policy.tally())),
+            });
         }
     }
     all

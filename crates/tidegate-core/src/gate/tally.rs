@@ -7,7 +7,7 @@ use super::verdict::{Effect, Ruling};
 use crate::decision::{Decision, Degraded, Outcome};
 use crate::name::Name;
 
-/// What a policy answered. A snapshot; counts are since the gate was made, over all books that had a policy of the name.
+/// What a policy answered. A snapshot; counts are since the gate was made, or since a book had the policy again that others had not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PolicyCounters {
@@ -33,6 +33,8 @@ pub struct PolicyCounters {
     pub candidate_allowed: u64,
     /// Requests that its candidate would have denied.
     pub candidate_denied: u64,
+    /// Of the allowed requests, those that would have had to wait for too long in a queue, and were turned away.
+    pub turned_away: u64,
     /// Requests whose cost was given back, in part or whole.
     pub refunds: u64,
     /// Requests that cost more in the end than the limit had left to take.
@@ -61,6 +63,7 @@ enum Counted {
     ShadowDenied,
     CandidateAllowed,
     CandidateDenied,
+    TurnedAway,
     Refunds,
     Unsettled,
     /// And one for each other reason after it.
@@ -125,6 +128,10 @@ impl Tally {
         self.count(Counted::Refunds, 0);
     }
 
+    pub(super) fn turned_away(&self) {
+        self.count(Counted::TurnedAway, 0);
+    }
+
     pub(super) fn unsettled(&self) {
         self.count(Counted::Unsettled, 0);
     }
@@ -148,6 +155,7 @@ impl Tally {
             shadow_denied: sum(Counted::ShadowDenied),
             candidate_allowed: sum(Counted::CandidateAllowed),
             candidate_denied: sum(Counted::CandidateDenied),
+            turned_away: sum(Counted::TurnedAway),
             refunds: sum(Counted::Refunds),
             unsettled: sum(Counted::Unsettled),
             degraded: std::array::from_fn(|reason| self.sum(Counted::Degraded, reason)),

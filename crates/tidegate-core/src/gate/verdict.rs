@@ -194,6 +194,13 @@ impl Verdict {
         Some(self.nearest()?.decision()?.remaining())
     }
 
+    /// Of the policies that are enforced, the one in whose queue the request waits for longest.
+    #[must_use]
+    pub fn longest_delayed(&self) -> Option<&Ruling> {
+        let delay = |ruling: &&Ruling| ruling.decision().map(Decision::delay);
+        self.rulings.iter().filter(|ruling| !ruling.is_shadow).max_by_key(delay)
+    }
+
     /// How long the request waits in the queues of the leaky buckets that admitted it.
     #[must_use]
     pub fn delay(&self) -> Duration {

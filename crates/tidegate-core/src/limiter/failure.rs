@@ -1,7 +1,7 @@
 //! What is answered when the store cannot.
 
 use std::num::NonZeroU32;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -49,15 +49,38 @@ const CLOSED_RETRY: Duration = Duration::from_secs(1);
 pub(super) struct StandIn {
     failure: FailurePolicy,
     policy: Policy,
-    local_keys: u64,
+    namespace: Arc<str>,
+    local: Arc<Local>,
     clock: Clock,
-    /// Made when it is first needed: most processes never do.
-    local: OnceLock<Option<(MemoryStore, Plan)>>,
+    /// The policy's share, worked out for the local store when it is first needed.
+    plan: OnceLock<Plan>,
+}
+
+/// Keys that are counted locally while the store is gone.
+const LOCAL_KEYS: u64 = 100_000;
+
+/// Where decisions are made while the store is gone: one for all policies that share the store, so that what was used is
+/// kept when a policy changes. Made when it is first needed: most processes never do.
+#[derive(Default)]
+pub(super) struct Local(OnceLock<Option<MemoryStore>>);
+
+impl Local {
+    fn store(&self, clock: &Clock) -> Option<&MemoryStore> {
+        let make = || MemoryStore::builder().max_keys(LOCAL_KEYS).clock(clock.clone()).build().ok();
+        self.0.get_or_init(make).as_ref()
+    }
 }
 
 impl StandIn {
-    pub(super) fn new(failure: FailurePolicy, policy: &Policy, local_keys: u64, clock: Clock) -> Self {
-        Self { failure, policy: policy.clone(), local_keys, clock, local: OnceLock::new() }
+    pub(super) fn new(
+        failure: FailurePolicy,
+        policy: &Policy,
+        namespace: &Arc<str>,
+        local: &Arc<Local>,
+        clock: Clock,
+    ) -> Self {
+        let (namespace, local) = (Arc::clone(namespace), Arc::clone(local));
+        Self { failure, policy: policy.clone(), namespace, local, clock, plan: OnceLock::new() }
     }
 
     pub(super) fn failure(&self) -> FailurePolicy {
@@ -80,17 +103,14 @@ impl StandIn {
         match self.failure {
             FailurePolicy::Open => self.without_figures(Verdict::Allowed, reason),
             FailurePolicy::Closed => self.without_figures(Verdict::Denied, reason),
-            FailurePolicy::Local { instances } => match self.local.get_or_init(|| self.make_local(instances)) {
-                Some((store, plan)) => Decision { degraded: Some(reason), ..locally(store, plan) },
+            FailurePolicy::Local { instances } => match self.local.store(&self.clock) {
+                Some(store) => {
+                    let plan = self.plan.get_or_init(|| store.plan(&share(&self.policy, instances), &self.namespace));
+                    Decision { degraded: Some(reason), ..locally(store, plan) }
+                }
                 None => self.without_figures(Verdict::Denied, reason),
             },
         }
-    }
-
-    fn make_local(&self, instances: NonZeroU32) -> Option<(MemoryStore, Plan)> {
-        let store = MemoryStore::builder().max_keys(self.local_keys).clock(self.clock.clone()).build().ok()?;
-        let plan = store.plan(&share(&self.policy, instances), "");
-        Some((store, plan))
     }
 
     /// No figures are made up: nobody knows what remains.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::counters::{Counters, Tally};
 use super::deny_cache::DenyCache;
-use super::failure::{FailurePolicy, StandIn};
+use super::failure::{FailurePolicy, Local, StandIn};
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
 use crate::decision::{Decision, Degraded};
@@ -18,23 +18,10 @@ use crate::store::{Store, StoreError};
 pub(crate) struct Settings {
     pub(crate) failure: FailurePolicy,
     pub(crate) deny_cache: usize,
-    /// Keys that are counted locally while the store is gone.
-    pub(crate) local_keys: u64,
     pub(crate) clock: Clock,
+    /// Shared by all limiters that these settings are of.
+    local: Arc<Local>,
 }
-
-impl Settings {
-    /// The same for a limiter that has few keys.
-    pub(crate) fn for_few_keys(self) -> Self {
-        Self { deny_cache: self.deny_cache.min(FEW_KEYS), local_keys: FEW_KEYS as u64, ..self }
-    }
-}
-
-/// What is counted locally where nothing is said.
-const LOCAL_KEYS: u64 = 100_000;
-
-/// Enough for the keys that have a policy of their own.
-const FEW_KEYS: usize = 16;
 
 /// What is kept of denials where nothing is said: about 2 MB.
 const DENY_CACHE: usize = 16_384;
@@ -44,8 +31,8 @@ impl Default for Settings {
         Self {
             failure: FailurePolicy::default(),
             deny_cache: DENY_CACHE,
-            local_keys: LOCAL_KEYS,
             clock: Clock::system(),
+            local: Arc::default(),
         }
     }
 }
@@ -58,18 +45,18 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(settings: Settings, policy: &Policy, tally: Arc<Tally>) -> Self {
+    pub(super) fn new(settings: Settings, policy: &Policy, namespace: &Arc<str>, tally: Arc<Tally>) -> Self {
         Self {
             denied: DenyCache::new(settings.deny_cache, settings.clock.clone()),
-            stand_in: StandIn::new(settings.failure, policy, settings.local_keys, settings.clock.clone()),
+            stand_in: StandIn::new(settings.failure, policy, namespace, &settings.local, settings.clock.clone()),
             settings,
             tally,
         }
     }
 
     /// The same for another policy: what was denied under the old one is asked again.
-    pub(super) fn renewed(&self, policy: &Policy) -> Self {
-        Self::new(self.settings.clone(), policy, Arc::clone(&self.tally))
+    pub(super) fn renewed(&self, policy: &Policy, namespace: &Arc<str>) -> Self {
+        Self::new(self.settings.clone(), policy, namespace, Arc::clone(&self.tally))
     }
 
     pub(super) fn failure(&self) -> FailurePolicy {
@@ -120,6 +107,14 @@ impl Guard {
     /// Gives back what a [`stand_in`](Self::stand_in) took.
     pub(super) fn stand_in_refund(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Decision {
         self.stand_in.refund(key, cost, reason)
+    }
+
+    /// Gives back to the store what it took. Nobody answers in its place: what it took is with it.
+    pub(super) async fn give_back<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>, cost: Cost) {
+        if let Ok(decision) = store.refund(plan, key, cost).await {
+            self.tally.refund(&decision);
+        }
+        self.denied.forget(key);
     }
 
     /// When something is asked, for what is learned from the answer.

@@ -11,7 +11,6 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use counters::Counters;
-use counters::Tally;
 pub use failure::FailurePolicy;
 use guard::Guard;
 pub(crate) use guard::Settings;
@@ -21,7 +20,7 @@ pub(crate) use together::{Answers, Asked, check_together};
 use crate::blocking;
 use crate::clock::Clock;
 use crate::cost::{Cost, CostError};
-use crate::decision::Decision;
+use crate::decision::{Decision, Degraded};
 use crate::key::{EmptyKey, Key};
 use crate::memory::MemoryStore;
 use crate::name::Name;
@@ -109,7 +108,7 @@ impl<S: Store> Limiter<S> {
 
     /// A limiter of a namespace.
     pub(crate) fn on(store: Arc<S>, policy: Policy, namespace: Arc<str>, settings: Settings) -> Self {
-        let guard = store.is_remote().then(|| Guard::new(settings, &policy, Arc::new(Tally::default())));
+        let guard = store.is_remote().then(|| Guard::new(settings, &policy, &namespace, Arc::default()));
         Self::guarded(store, policy, namespace, guard)
     }
 
@@ -125,15 +124,17 @@ impl<S: Store> Limiter<S> {
     /// are to count apart need a [namespace](LimiterBuilder::namespace) each, or are policies of one [`Book`](crate::Book).
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
-        let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy));
-        Self::guarded(Arc::clone(&self.shared.store), policy, Arc::clone(&self.shared.namespace), guard)
+        let namespace = &self.shared.namespace;
+        let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy, namespace));
+        Self::guarded(Arc::clone(&self.shared.store), policy, Arc::clone(namespace), guard)
     }
 
     /// Another limiter on the same store, with the same settings, that counts apart from this one.
     #[must_use]
     pub fn in_namespace(&self, name: &Name, policy: Policy) -> Self {
-        let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy));
-        Self::guarded(Arc::clone(&self.shared.store), policy, name.shared(), guard)
+        let namespace = name.shared();
+        let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy, &namespace));
+        Self::guarded(Arc::clone(&self.shared.store), policy, namespace, guard)
     }
 
     /// What it has answered so far, and how its store is. In memory nothing is counted.
@@ -146,6 +147,16 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn failure_policy(&self) -> Option<FailurePolicy> {
         self.shared.guard.as_ref().map(Guard::failure)
+    }
+
+    /// Gives back what a request took: to the store, or where it was taken in its place, there.
+    pub(crate) async fn give_back(&self, key: Key<'_>, cost: Cost, taken_locally: Option<Degraded>) {
+        let shared = &*self.shared;
+        match (&shared.guard, taken_locally) {
+            (Some(guard), Some(reason)) => drop(guard.stand_in_refund(key, cost, reason)),
+            (Some(guard), None) => guard.give_back(&*shared.store, &shared.plan, key, cost).await,
+            (None, _) => drop(shared.store.refund(&shared.plan, key, cost).await),
+        }
     }
 
     /// Decides, where the store is in this process.

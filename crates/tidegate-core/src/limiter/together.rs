@@ -36,15 +36,18 @@ pub(crate) async fn check_together<S: Store>(asked: &[Asked<'_, S>]) -> Result<A
     match first.limiter.store().check_together(&requests).await {
         Err(error) => stand_in(asked, error),
         Ok(decisions) => {
-            let is_denied = decisions.iter().any(Decision::is_denied);
-            let take = |(one, decision): (&Asked<'_, S>, Decision)| match (&one.limiter.shared.guard, asked_at) {
-                // What would have been allowed, but another denied, was not taken and is not counted.
-                (Some(guard), Some(at)) if decision.is_denied() || !is_denied => {
-                    guard.take(one.key, one.cost, at, Ok(decision))
-                }
-                _ => decision,
+            let is_denied = decisions.iter().flatten().any(Decision::is_denied);
+            let take = |(one, decision): (&Asked<'_, S>, Option<Decision>)| {
+                let decision = decision?;
+                Some(match (&one.limiter.shared.guard, asked_at) {
+                    // What would have been allowed, but another denied, was not taken and is not counted.
+                    (Some(guard), Some(at)) if decision.is_denied() || !is_denied => {
+                        guard.take(one.key, one.cost, at, Ok(decision))
+                    }
+                    _ => decision,
+                })
             };
-            Ok(asked.iter().zip(decisions).map(take).map(Some).collect())
+            Ok(asked.iter().zip(decisions).map(take).collect())
         }
     }
 }

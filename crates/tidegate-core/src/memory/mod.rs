@@ -22,7 +22,7 @@ pub use plan::Plan;
 use smallvec::SmallVec;
 
 use crate::blocking;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::key::Key;
@@ -192,8 +192,9 @@ impl MemoryStore {
         let _turn = self.turns.take(places.iter().map(|(_, place, _)| place.fingerprint));
         let now = self.table.clock().now().as_nanos();
         let probe = |(plan, place, cost): &(&Plan, Place<'_>, Cost)| self.run::<Probing>(plan, *place, now, *cost);
-        if places.iter().any(|asked| probe(asked).is_denied()) {
-            return self.none_taken(&places, places.iter().map(probe).collect(), now);
+        let probed: Vec<Decision> = places.iter().map(probe).collect();
+        if probed.iter().any(Decision::is_denied) {
+            return self.none_taken(&places, probed, now);
         }
         let taken: Vec<Decision> =
             places.iter().map(|(plan, place, cost)| self.run::<Checking>(plan, *place, now, *cost)).collect();
@@ -274,8 +275,12 @@ impl Store for MemoryStore {
         decisions.into_iter().map(Ok).collect()
     }
 
-    async fn check_together(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
-        Ok(self.check_together(requests))
+    async fn check_together(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Result<Vec<Option<Decision>>, StoreError> {
+        Ok(self.check_together(requests).into_iter().map(Some).collect())
+    }
+
+    fn now(&self) -> Timestamp {
+        self.table.clock().now()
     }
 
     async fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {

@@ -1,0 +1,90 @@
+//! Stores without a better way ask several keys in order: who denies stands, whatever else fails.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate_core::{
+    BlockingError, Book, Cost, Decision, Degraded, FailurePolicy, Gate, Key, MemoryStore, Plan, Policy, Rules, Store,
+    StoreError, Subject,
+};
+
+/// A store across a network that can be asked, and nothing given back to, and that fails on demand.
+struct Remote {
+    memory: MemoryStore,
+    is_gone: AtomicBool,
+}
+
+fn gone<T>() -> Result<T, StoreError> {
+    Err(StoreError::new(Degraded::Timeout, "gone"))
+}
+
+impl Store for Remote {
+    type Plan = Plan;
+
+    fn plan(&self, policy: &Policy, namespace: &str) -> Plan {
+        self.memory.plan(policy, namespace)
+    }
+
+    async fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+        if self.is_gone.load(Ordering::Relaxed) || key.as_bytes() == b"gone" {
+            return gone();
+        }
+        Ok(self.memory.check(plan, key, cost))
+    }
+
+    async fn check_many(&self, _: &Plan, _: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+        Vec::new()
+    }
+
+    async fn refund(&self, _: &Plan, _: Key<'_>, _: Cost) -> Result<Decision, StoreError> {
+        gone()
+    }
+
+    async fn reset(&self, _: &Plan, _: Key<'_>) -> Result<(), StoreError> {
+        gone()
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
+        self.memory.block_on(future)
+    }
+
+    fn detach(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.memory.detach(future);
+    }
+}
+
+fn gate(failure: FailurePolicy) -> Gate<Remote> {
+    let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
+    let book = Book::new().with("a", rules("9/365 days")).and_then(|book| book.with("b", rules("1/365 days"))).unwrap();
+    let memory = MemoryStore::builder().max_keys(100).build().unwrap();
+    Gate::builder(Remote { memory, is_gone: AtomicBool::new(false) }, book).deny_cache(0).build()
+}
+
+#[test]
+fn who_denies_stands_whatever_else_fails() {
+    for failure in [FailurePolicy::Open, FailurePolicy::local(1), FailurePolicy::Closed] {
+        let gate = gate(failure);
+        let ask = |a, b| {
+            let subjects = [Subject::new("a", a), Subject::new("b", b)];
+            gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap()
+        };
+        assert!(ask("k", "k").is_allowed());
+        // What `a` has taken cannot be given back.
+        let denied = ask("k", "k");
+        assert!(denied.is_denied() && denied.degraded().is_none(), "{failure:?} {denied:?}");
+        // Neither can `a` be asked: nobody denies, and the failure policy answers.
+        assert_eq!(ask("gone", "other").is_allowed(), failure != FailurePolicy::Closed);
+    }
+}
+
+/// In a queue that is full of those who were turned away nobody would ever be let in.
+#[test]
+fn what_was_taken_in_the_stores_place_is_given_back_there() {
+    let gate = gate(FailurePolicy::local(1));
+    gate.store().is_gone.store(true, Ordering::Relaxed);
+    for _ in 0..20 {
+        let (verdict, receipt) = gate.store().block_on(gate.admit(&[Subject::new("b", "k")])).unwrap().unwrap();
+        assert!(verdict.is_allowed() && verdict.degraded().is_some());
+        receipt.give_back();
+    }
+}

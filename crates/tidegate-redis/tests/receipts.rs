@@ -1,0 +1,82 @@
+//! What is given back, on real servers: to whom it was taken from, once, also when they are gone meanwhile.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use common::PATIENCE;
+use tidegate_core::{Book, FailurePolicy, Gate, Receipt, Rules, Store, Subject, Verdict};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::redis::{RedisServer, wait_for};
+
+fn gate(redis: &RedisServer, policy: &str, failure: FailurePolicy) -> Gate<RedisStore> {
+    let book = Book::new().with("api", Rules::new(policy.parse().unwrap()).failure_policy(failure)).unwrap();
+    Gate::builder(RedisStore::connect_blocking(&redis.url()).unwrap(), book).deny_cache(0).build()
+}
+
+fn admit(gate: &Gate<RedisStore>) -> (Verdict, Receipt<RedisStore>) {
+    gate.store().block_on(gate.admit(&[Subject::new("api", "k")])).unwrap().unwrap()
+}
+
+fn left(gate: &Gate<RedisStore>) -> u64 {
+    gate.check("api", "k").cost(0).wait().unwrap().remaining().unwrap()
+}
+
+#[test]
+fn given_back_and_settled() {
+    let redis = RedisServer::start();
+    let gate = gate(&redis, "10/365 days", FailurePolicy::Closed);
+    let (verdict, receipt) = admit(&gate);
+    assert_eq!((verdict.is_allowed(), left(&gate)), (true, 9));
+    receipt.give_back();
+    assert!(wait_for(PATIENCE, || left(&gate) == 10));
+    admit(&gate).1.settle(4.try_into().unwrap());
+    assert!(wait_for(PATIENCE, || left(&gate) == 6));
+}
+
+/// Who goes away while Redis is being asked has taken nothing.
+#[test]
+fn who_does_not_wait_for_the_answer_takes_nothing() {
+    let redis = RedisServer::start();
+    let gate = gate(&redis, "5/365 days", FailurePolicy::Closed);
+    for _ in 0..20 {
+        let subjects = [Subject::new("api", "k")];
+        let asked = pin!(gate.admit(&subjects));
+        let _ = asked.poll(&mut Context::from_waker(Waker::noop()));
+    }
+    // Each was counted by Redis, or will be, and given back.
+    assert!(wait_for(PATIENCE, || gate.counters()[0].refunds == 20
+        || gate.counters()[0].allowed == gate.counters()[0].refunds));
+    assert!(wait_for(PATIENCE, || left(&gate) == 5), "{:?}", gate.counters());
+}
+
+/// What this process took in Redis' place is given back here, and what Redis took is not.
+#[test]
+fn to_whom_it_was_taken_from() {
+    let mut redis = RedisServer::start();
+    let gate = gate(&redis, "2/365 days", FailurePolicy::local(1));
+    let (verdict, of_redis) = admit(&gate);
+    assert_eq!(verdict.degraded(), None);
+    redis.kill();
+    let local: Vec<_> = (0..3).map(|_| admit(&gate)).collect();
+    assert_eq!(local.iter().filter(|(verdict, _)| verdict.is_allowed()).count(), 2);
+    of_redis.give_back();
+    assert!(wait_for(PATIENCE, || gate.counters()[0].refunds == 1));
+    assert!(admit(&gate).0.is_denied(), "what Redis took is not free here");
+    local.into_iter().take(1).for_each(|(_, receipt)| receipt.give_back());
+    assert!(wait_for(PATIENCE, || admit(&gate).0.is_allowed()));
+}
+
+/// While Redis is gone a changed limit keeps what was used here.
+#[test]
+fn a_book_that_is_exchanged_while_redis_is_gone_keeps_what_was_used() {
+    let mut redis = RedisServer::start();
+    let gate = gate(&redis, "sliding_window_log 3/365 days", FailurePolicy::local(1));
+    redis.kill();
+    assert!((0..3).all(|_| admit(&gate).0.is_allowed()));
+    let rules = Rules::new("sliding_window_log 4/365 days".parse().unwrap()).failure_policy(FailurePolicy::local(1));
+    gate.exchange(Book::new().with("api", rules).unwrap()).unwrap();
+    assert_eq!([(); 3].map(|()| admit(&gate).0.is_allowed()), [true, false, false]);
+}
