@@ -5,9 +5,11 @@
 //! Users meet it through `tidegate-tower` and `tidegate-actix`.
 
 mod address;
+mod ask;
 mod charge;
 mod denial;
 mod dialect;
+mod error;
 mod fields;
 mod forwarded;
 mod framework;
@@ -20,8 +22,9 @@ pub use address::{ClientAddress, NotANetwork};
 pub use charge::{Charge, Open, Settling};
 pub use denial::Denial;
 pub use dialect::{Dialect, Reset};
+pub use error::{LimitsError, RequestError};
 pub use fields::{Field, Written, fields, retry_after_seconds};
 pub use framework::Framework;
-pub use limits::{Limits, LimitsError, RequestError};
+pub use limits::Limits;
 pub use next::{Admitted, Next};
 pub use prepared::{About, Answer, Prepared};

@@ -4,112 +4,58 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
-use tidegate_core::{
-    Book, CheckError, Cost, CostError, Gate, MemoryStore, Name, Policy, Rules, Store, Subject, Verdict,
-};
+use tidegate_core::{Book, Cost, CostError, Gate, MemoryStore, Name, Policy, Rules, Store};
 
-use crate::charge::{Charge, Settling};
 use crate::denial::{Denial, Statuses};
 use crate::dialect::Dialect;
-use crate::fields::{Field, Written, fields};
+use crate::error::LimitsError;
+use crate::fields::Written;
 use crate::framework::Framework;
-use crate::key::{Key, KeyBytes};
-use crate::prepared::{About, Answer, Prepared};
+use crate::key::Key;
 
 /// What the requests of a service are held to: which policies of a gate, by which keys, at what cost, and what clients are
 /// told. Clones share.
-pub struct Limits<F: Framework, S: Store = MemoryStore>(Arc<Shared<F, S>>);
+pub struct Limits<F: Framework, S: Store = MemoryStore>(pub(crate) Arc<Shared<F, S>>);
 
-struct Shared<F: Framework, S: Store> {
-    gate: Gate<S>,
-    settings: Settings<F>,
+pub(crate) struct Shared<F: Framework, S: Store> {
+    pub(crate) gate: Gate<S>,
+    pub(crate) settings: Settings<F>,
 }
 
-type Test<T> = Arc<dyn Fn(&T) -> bool + Send + Sync>;
-type ToCost<T> = Arc<dyn Fn(&T) -> Result<Cost, CostError> + Send + Sync>;
-type ToText<T> = Arc<dyn for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + Send + Sync>;
-type Refuse<F> = Arc<dyn Fn(&Denial<'_>) -> <F as Framework>::Refusal + Send + Sync>;
-type Settle<T> = Arc<dyn Fn(&T) -> Option<Cost> + Send + Sync>;
+pub(crate) type Test<T> = Arc<dyn Fn(&T) -> bool + Send + Sync>;
+pub(crate) type ToCost<T> = Arc<dyn Fn(&T) -> Result<Cost, CostError> + Send + Sync>;
+pub(crate) type ToText<T> = Arc<dyn for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + Send + Sync>;
+pub(crate) type Refuse<F> = Arc<dyn Fn(&Denial<'_>) -> <F as Framework>::Refusal + Send + Sync>;
+pub(crate) type Settle<T> = Arc<dyn Fn(&T) -> Option<Cost> + Send + Sync>;
 
-struct Settings<F: Framework> {
-    limits: SmallVec<[(Name, Arc<Key<F>>); 2]>,
-    cost: Option<ToCost<F::Request>>,
-    tier: Option<ToText<F::Request>>,
-    tenant: Option<ToText<F::Request>>,
-    skip: Option<Test<F::Request>>,
-    counts_preflights: bool,
-    dialect: Dialect,
-    tells_all: bool,
-    is_cors: bool,
-    has_jitter: bool,
-    statuses: Statuses,
-    refuse: Option<Refuse<F>>,
-    count_when: Option<Test<F::Reply>>,
-    settle_by: Option<Settle<F::Reply>>,
-    settling: SettlingKind,
-    longest_delay: Option<Duration>,
-    counts_aborted: bool,
+pub(crate) struct Settings<F: Framework> {
+    pub(crate) limits: SmallVec<[(Name, Arc<Key<F>>); 2]>,
+    pub(crate) cost: Option<ToCost<F::Request>>,
+    pub(crate) tier: Option<ToText<F::Request>>,
+    pub(crate) tenant: Option<ToText<F::Request>>,
+    pub(crate) skip: Option<Test<F::Request>>,
+    pub(crate) counts_preflights: bool,
+    pub(crate) dialect: Dialect,
+    pub(crate) tells_all: bool,
+    pub(crate) is_cors: bool,
+    pub(crate) has_jitter: bool,
+    pub(crate) statuses: Statuses,
+    pub(crate) refuse: Option<Refuse<F>>,
+    pub(crate) count_when: Option<Test<F::Reply>>,
+    pub(crate) settle_by: Option<Settle<F::Reply>>,
+    pub(crate) settling: SettlingKind,
+    pub(crate) longest_delay: Option<Duration>,
+    pub(crate) counts_aborted: bool,
     /// What has been written of policies before.
-    policies: Written,
+    pub(crate) policies: Written,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum SettlingKind {
+pub(crate) enum SettlingKind {
     Not,
     Told,
     Bytes(u64),
-}
-
-/// Why there are no limits.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LimitsError {
-    /// The gate has no policy of the name.
-    #[error(transparent)]
-    Policy(#[from] CheckError),
-    /// The name is not one.
-    #[error(transparent)]
-    Name(#[from] tidegate_core::NameError),
-}
-
-/// Why a request could not be asked about: an answer with an error of its own.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RequestError {
-    /// Nobody has said who is at the other end of the connection.
-    #[error(
-        "the address of the peer is not known: the server has to pass it on, axum by \
-         into_make_service_with_connect_info::<SocketAddr>(), others by a PeerAddress among the request's extensions"
-    )]
-    NoPeer,
-    /// What the request costs is not a cost.
-    #[error("what this request costs cannot be told: {0}")]
-    Cost(#[from] CostError),
-    /// The gate could not be asked.
-    #[error(transparent)]
-    Check(#[from] CheckError),
-}
-
-impl RequestError {
-    /// The status of its answer.
-    #[must_use]
-    pub fn status(&self) -> u16 {
-        match self {
-            Self::Cost(_) => 400,
-            Self::NoPeer | Self::Check(_) => 500,
-        }
-    }
-
-    /// The body of its answer: `application/problem+json`.
-    #[must_use]
-    pub fn problem(&self) -> String {
-        let status = self.status();
-        let title = if status == 400 { "Bad Request" } else { "Internal Server Error" };
-        serde_json::json!({ "type": "about:blank", "title": title, "status": status, "detail": self.to_string() })
-            .to_string()
-    }
 }
 
 impl<F: Framework> Limits<F, MemoryStore> {
@@ -283,183 +229,6 @@ impl<F: Framework, S: Store> Limits<F, S> {
     pub fn gate(&self) -> &Gate<S> {
         &self.0.gate
     }
-
-    /// What is to be asked about a request; `None` if it goes on unasked.
-    ///
-    /// # Errors
-    /// If it cannot be asked about.
-    #[doc(hidden)] // For middleware, and its tests.
-    pub fn prepare<'a>(&self, request: &'a F::Request) -> Result<Option<Prepared<'a>>, RequestError> {
-        let settings = &self.0.settings;
-        if settings.skips(request) {
-            return Ok(None);
-        }
-        let mut keys = SmallVec::new();
-        for (_, key) in &settings.limits {
-            let mut bytes = KeyBytes::new();
-            key.write(request, &mut bytes).map_err(|_| RequestError::NoPeer)?;
-            keys.push(bytes);
-        }
-        let (tier, tenant) = (text(&settings.tier, request), text(&settings.tenant, request));
-        Ok(Some(Prepared { keys, tier, tenant, cost: settings.cost(request)? }))
-    }
-
-    /// What the gate answers about a request, where it is in this process; else what is to be asked.
-    ///
-    /// # Errors
-    /// If it cannot be asked about.
-    #[doc(hidden)] // For middleware.
-    pub fn ask_about<'a>(&self, request: &'a F::Request) -> Result<About<'a, S>, RequestError> {
-        let settings = &self.0.settings;
-        match &settings.limits[..] {
-            [(policy, key)] if !self.0.gate.store().is_remote() => {
-                let answer = if settings.skips(request) { None } else { self.ask_about_one(policy, key, request)? };
-                Ok(answer.map_or(About::Nothing, About::Answered))
-            }
-            _ => {
-                let Some(prepared) = self.prepare(request)? else { return Ok(About::Nothing) };
-                let answer = prepared.ask_at_once(self);
-                Ok(answer.map_or_else(|| About::ToAsk(prepared), About::Answered))
-            }
-        }
-    }
-
-    /// The commonest case, in which nothing need be moved about.
-    fn ask_about_one(
-        &self,
-        policy: &Name,
-        key: &Key<F>,
-        request: &F::Request,
-    ) -> Result<Option<Answer<S>>, RequestError> {
-        let settings = &self.0.settings;
-        let mut bytes = KeyBytes::new();
-        key.write(request, &mut bytes).map_err(|_| RequestError::NoPeer)?;
-        let (tier, tenant) = (text(&settings.tier, request), text(&settings.tenant, request));
-        let subject = Subject {
-            policy: policy.as_str(),
-            key: &bytes,
-            tier: tier.as_deref(),
-            tenant: tenant.as_deref(),
-            cost: settings.cost(request)?,
-        };
-        Ok(self.ask_at_once(&[subject]))
-    }
-
-    pub(crate) fn ask_at_once(&self, subjects: &[Subject<'_>]) -> Option<Answer<S>> {
-        if self.wants_receipt() {
-            let answer = self.0.gate.admit_at_once(subjects)?;
-            return Some(answer.map(|(verdict, receipt)| (verdict, Some(receipt))));
-        }
-        Some(self.0.gate.decide_at_once(subjects)?.map(|verdict| (verdict, None)))
-    }
-
-    /// Whether what a request takes may have to be given back once there is an answer.
-    pub(crate) fn charges_by_outcome(&self) -> bool {
-        let settings = &self.0.settings;
-        settings.count_when.is_some() || settings.settle_by.is_some() || settings.settling != SettlingKind::Not
-    }
-
-    /// The policies that requests are held to, in their order.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
-        self.0.settings.limits.iter().map(|(policy, _)| policy.as_str())
-    }
-
-    /// Whether what a request takes may have to be given back at all.
-    pub(crate) fn wants_receipt(&self) -> bool {
-        self.charges_by_outcome() || self.0.settings.longest_delay.is_some()
-    }
-
-    pub(crate) fn counts_aborted(&self) -> bool {
-        self.0.settings.counts_aborted
-    }
-
-    /// Whether there is nothing that requests are held to: most likely something was forgotten.
-    #[doc(hidden)] // For middleware.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.settings.limits.is_empty()
-    }
-
-    /// How a request is settled, and what its handler is to be given for it.
-    pub(crate) fn settling(&self) -> Settling {
-        match self.0.settings.settling {
-            SettlingKind::Not => Settling::Not,
-            SettlingKind::Told => Settling::Told(Charge::default()),
-            SettlingKind::Bytes(per_unit) => Settling::Bytes(per_unit),
-        }
-    }
-
-    /// Settles as far as the head of the answer says.
-    #[doc(hidden)] // For middleware.
-    pub fn answered(&self, open: &mut crate::charge::Open<S>, reply: &F::Reply) {
-        let settings = &self.0.settings;
-        if settings.count_when.as_ref().is_some_and(|counts| !counts(reply)) {
-            open.give_back();
-        } else if let Some(cost) = settings.settle_by.as_ref().and_then(|settle| settle(reply)) {
-            open.settle(cost);
-        } else {
-            open.answered();
-        }
-    }
-
-    /// How long a request that goes on waits; an error if it would be for too long.
-    pub(crate) fn delay(&self, verdict: &Verdict) -> Result<Duration, Duration> {
-        match self.0.settings.longest_delay {
-            None => Ok(Duration::ZERO),
-            Some(longest) if verdict.delay() <= longest => Ok(verdict.delay()),
-            Some(longest) => Err(verdict.delay() - longest),
-        }
-    }
-
-    /// The denial of a verdict that denies; or that admits, where it would have to wait by so much too long.
-    #[doc(hidden)] // For middleware.
-    #[must_use]
-    pub fn denial<'a>(&self, verdict: &'a Verdict, excess: Option<Duration>) -> Option<Denial<'a>> {
-        match excess {
-            Some(excess) => Denial::queued(verdict, excess, self.0.settings.has_jitter),
-            None => Denial::new(verdict, self.0.settings.statuses, self.0.settings.has_jitter),
-        }
-    }
-
-    /// The answer of a closure in the place of ours, if there is one.
-    #[doc(hidden)] // For middleware.
-    #[must_use]
-    pub fn refusal(&self, denial: &Denial<'_>) -> Option<F::Refusal> {
-        self.0.settings.refuse.as_ref().map(|refuse| refuse(denial))
-    }
-
-    /// The header fields of an answer. With an excess, of a request that would have had to wait by so much too long.
-    #[doc(hidden)] // For middleware.
-    #[must_use]
-    pub fn fields(&self, verdict: &Verdict, excess: Option<Duration>) -> SmallVec<[Field; 2]> {
-        let settings = &self.0.settings;
-        let mut fields = fields(verdict, settings.dialect, settings.tells_all, excess, &settings.policies);
-        if settings.is_cors {
-            let value = Bytes::from_static(settings.dialect.exposed().as_bytes());
-            fields.push(Field { name: "access-control-expose-headers", value });
-        }
-        fields
-    }
-}
-
-impl<F: Framework> Settings<F> {
-    fn skips(&self, request: &F::Request) -> bool {
-        let is_preflight = || {
-            let mut asked = SmallVec::new();
-            F::headers(request, "access-control-request-method", &mut asked);
-            !asked.is_empty()
-        };
-        let passes = !self.counts_preflights && F::method(request) == "OPTIONS" && is_preflight();
-        passes || self.skip.as_ref().is_some_and(|skip| skip(request))
-    }
-
-    fn cost(&self, request: &F::Request) -> Result<Cost, CostError> {
-        self.cost.as_ref().map_or(Ok(Cost::ONE), |cost| cost(request))
-    }
-}
-
-fn text<'a, T>(text: &Option<ToText<T>>, request: &'a T) -> Option<Cow<'a, str>> {
-    text.as_ref().and_then(|text| text(request))
 }
 
 impl<F: Framework> Clone for Settings<F> {

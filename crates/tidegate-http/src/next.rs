@@ -5,8 +5,9 @@ use std::time::Duration;
 use tidegate_core::{Store, Verdict};
 
 use crate::charge::{Charge, Open, Settling};
+use crate::error::RequestError;
 use crate::framework::Framework;
-use crate::limits::{Limits, RequestError};
+use crate::limits::Limits;
 use crate::prepared::Answer;
 
 /// A request that goes on.
