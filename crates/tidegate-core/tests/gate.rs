@@ -347,3 +347,30 @@ fn what_is_beside_is_not_counted_as_given_back() {
     gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap().1.give_back();
     assert_eq!(gate.counters()[0].refunds, 1);
 }
+
+/// Two that want the same two, in either order: one of them gets both, and never does each take one from the other.
+#[test]
+fn of_two_that_want_the_same_one_gets_it() {
+    const ROUNDS: usize = 20_000;
+    let rules = || Rules::new(policy("fixed_window 1/365 days"));
+    let gate = Gate::memory(Book::new().with("a", rules()).and_then(|book| book.with("b", rules())).unwrap());
+    let (start, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    let admitted = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    std::thread::scope(|scope| {
+        for (number, order) in [["a", "b"], ["b", "a"]].into_iter().enumerate() {
+            let (gate, start, end, admitted) = (&gate, &start, &end, &admitted);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let key = format!("{round}");
+                    let subjects = order.map(|policy| Subject::new(policy, &key));
+                    start.wait();
+                    let is_allowed = decide(gate, &subjects).is_allowed();
+                    admitted[number].fetch_add(usize::from(is_allowed), Ordering::Relaxed);
+                    end.wait();
+                }
+            });
+        }
+    });
+    let [one, other] = admitted.map(AtomicUsize::into_inner);
+    assert_eq!(one + other, ROUNDS, "{one} and {other}");
+}
