@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response};
 use tidegate::tower::{Dialect, Limits, RateLimitLayer, key};
-use tidegate::{Book, Gate, Rules};
+use tidegate::{Book, Gate, Limiter, Rules};
 use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -81,6 +81,29 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let count = allocations[index] - allocations[0];
         println!("| {name} | {:.0} | {added:.0} | {bar} | {count:.2} |", Spread::of(figure));
     }
+    by_hand(options)
+}
+
+/// What a book costs beside a single policy: the look-up, the counting by policy and outcome, the verdict.
+fn by_hand(options: &Options) -> anyhow::Result<()> {
+    let limiter = Limiter::memory(POLICY.parse()?);
+    let gate = Gate::memory(Book::new().with("api", Rules::new(POLICY.parse()?))?);
+    let keys: Vec<String> = (0..options.clients).map(|number| format!("ip:10.0.{number}")).collect();
+    let mut figures = [Vec::new(), Vec::new()];
+    for _ in 0..options.rounds {
+        let started = Instant::now();
+        for key in keys.iter().cycle().take(options.requests as usize) {
+            assert!(limiter.check(key).now()?.is_allowed());
+        }
+        figures[0].push(started.elapsed().as_nanos() as f64 / f64::from(options.requests));
+        let started = Instant::now();
+        for key in keys.iter().cycle().take(options.requests as usize) {
+            assert!(gate.check("api", key).now()?.is_allowed());
+        }
+        figures[1].push(started.elapsed().as_nanos() as f64 / f64::from(options.requests));
+    }
+    let [limiter, gate] = figures.map(|figures| Spread::of(&figures));
+    println!("\nAsked by hand, ns a check: Limiter::check {limiter}, Gate::check, counted, {gate}");
     Ok(())
 }
 

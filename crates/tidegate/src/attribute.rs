@@ -14,6 +14,39 @@ use tidegate_http::Denial;
 use crate::any_store::AnyStore;
 use crate::connect::{ConnectError, StoreUrl};
 
+/// Where there is no axum: so that the compiler says what to do.
+#[cfg(not(feature = "axum"))]
+mod without_axum {
+    use tidegate_core::Verdict;
+
+    #[diagnostic::on_unimplemented(
+        message = "#[rate_limit] on a function that does not return a `Result` needs the feature `axum` of tidegate",
+        note = "return `Result<_, E>` where `E: From<tidegate::attribute::Limited>`, or give `denied = |limited| …`"
+    )]
+    #[doc(hidden)]
+    pub trait IntoResponse {
+        fn into_response(self) -> Response;
+    }
+
+    impl IntoResponse for super::Limited {
+        fn into_response(self) -> Response {
+            Response
+        }
+    }
+
+    #[doc(hidden)]
+    pub struct Response;
+
+    #[doc(hidden)]
+    pub fn told(response: Response, _: &Verdict) -> Response {
+        response
+    }
+}
+
+#[cfg(not(feature = "axum"))]
+#[doc(hidden)]
+pub use without_axum::{IntoResponse, Response, told};
+
 /// A gate on the store of all limited functions, with no policy of its own.
 static STORE: OnceLock<Gate<AnyStore>> = OnceLock::new();
 

@@ -97,3 +97,57 @@ fn opentelemetry() {
     assert_eq!(denied.unwrap().value(), 2);
     assert!(sum.data_points().all(|point| point.attributes().all(|attribute| attribute.key.as_str() != "key")));
 }
+
+/// Counts events, and keeps what they say.
+#[derive(Default)]
+struct Heard(std::sync::Mutex<Vec<String>>);
+
+impl tracing::Subscriber for Heard {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "tidegate"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{field}={value:?} "));
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn denials_are_events() {
+    use tidegate::tower::{Limits, RateLimitLayer, key};
+    use tower::{Layer, ServiceExt, service_fn};
+    let layer = RateLimitLayer::new(Limits::memory("1/365 days".parse().unwrap(), key::everybody()));
+    let service = layer.layer(service_fn(|_: axum::http::Request<()>| async {
+        Ok::<_, std::convert::Infallible>(axum::http::Response::new(axum::body::Body::empty()))
+    }));
+    let heard = std::sync::Arc::new(Heard::default());
+    tracing::subscriber::with_default(std::sync::Arc::clone(&heard), || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for _ in 0..3 {
+            runtime.block_on(service.clone().oneshot(axum::http::Request::new(()))).unwrap();
+        }
+    });
+    let events = heard.0.lock().unwrap();
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert!(events[0].contains(r#"policy="default""#) && events[0].contains("message=denied"), "{events:?}");
+}

@@ -64,7 +64,9 @@ impl Ask<'_, MemoryStore> {
     /// # Errors
     /// If there is no such policy, the key is empty or the cost is not one. Then nothing is taken.
     pub fn now(self) -> Result<Verdict, CheckError> {
-        blocking::ready(self.answer())
+        let subject = Subject { cost: self.cost?, ..self.subject };
+        let gate = self.gate;
+        gate.decide_one(&[subject]).unwrap_or_else(|| blocking::ready(gate.decide(&[subject])))
     }
 }
 
