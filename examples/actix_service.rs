@@ -1,7 +1,7 @@
 //! An actix-web service with a limit on every client address. Run it:
 //!
 //! ```sh
-//! cargo run -p tidegate-examples --example actix_service
+//! cargo run -p tidegate-examples --bin actix_service
 //! curl -i localhost:3000
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! Limits on functions, by an attribute. Run it:
 //!
 //! ```sh
-//! cargo run -p tidegate-examples --example attribute                      # in memory
-//! cargo run -p tidegate-examples --example attribute redis://127.0.0.1/   # shared by all that run it
+//! cargo run -p tidegate-examples --bin attribute                      # in memory
+//! cargo run -p tidegate-examples --bin attribute redis://127.0.0.1/   # shared by all that run it
 //! curl -i 'localhost:3000/search?user=ann'
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! An axum service whose users have tiers, in memory or on Redis. Run it:
 //!
 //! ```sh
-//! cargo run -p tidegate-examples --example axum_tiers                      # in memory
-//! cargo run -p tidegate-examples --example axum_tiers redis://127.0.0.1/   # shared by all that run it
+//! cargo run -p tidegate-examples --bin axum_tiers                      # in memory
+//! cargo run -p tidegate-examples --bin axum_tiers redis://127.0.0.1/   # shared by all that run it
 //! curl -i localhost:3000 -H 'x-user: ann'                   # 5 a minute
 //! curl -i localhost:3000 -H 'x-user: bob' -H 'x-tier: gold' # 50 a minute
 //! curl localhost:3000/metrics

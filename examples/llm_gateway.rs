@@ -2,7 +2,7 @@
 //! and what it did not use is given back when it has been streamed: no burst in parallel gets past the limit. Run it:
 //!
 //! ```sh
-//! cargo run -p tidegate-examples --example llm_gateway
+//! cargo run -p tidegate-examples --bin llm_gateway
 //! curl -i 'localhost:3000/complete?prompt=the+quick+brown+fox&max_tokens=400' -H 'authorization: Bearer sk-1'
 //! ```
 //!

@@ -2,7 +2,7 @@
 //! that is tried. Run it:
 //!
 //! ```sh
-//! cargo run -p tidegate-examples --example login
+//! cargo run -p tidegate-examples --bin login
 //! curl -i localhost:3000/login -d 'name=ann&password=wrong'     # 5 of these in a quarter of an hour
 //! curl -i localhost:3000/login -d 'name=ann&password=secret'
 //! ```

@@ -1,7 +1,7 @@
 //! A tonic service with a limit on every client address. Run it:
 //!
 //! ```sh
-//! cargo run -p tidegate-examples --example tonic_service
+//! cargo run -p tidegate-examples --bin tonic_service
 //! ```
 //!
 //! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.

@@ -2,7 +2,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -22,8 +21,15 @@ impl Drop for Example {
 }
 
 fn start(name: &str, arguments: &[&str]) -> Example {
-    // target/debug/deps/run-…: the examples are beside `deps`.
-    let path: PathBuf = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(name);
+    let path = match name {
+        "axum_tiers" => env!("CARGO_BIN_EXE_axum_tiers"),
+        "tonic_service" => env!("CARGO_BIN_EXE_tonic_service"),
+        "actix_service" => env!("CARGO_BIN_EXE_actix_service"),
+        "login" => env!("CARGO_BIN_EXE_login"),
+        "llm_gateway" => env!("CARGO_BIN_EXE_llm_gateway"),
+        "attribute" => env!("CARGO_BIN_EXE_attribute"),
+        other => panic!("there is no example {other}"),
+    };
     let mut command = Command::new(path);
     command.args(arguments).env("LISTEN", "127.0.0.1:0").stdout(Stdio::piped());
     let mut process = command.spawn().unwrap();

@@ -1,1 +1,0 @@
-//! Tidegate in services. The examples are beside this file; each starts with how to run it.
