@@ -200,7 +200,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
         self.set(|settings| settings.counts_aborted = true)
     }
 
-    /// Puts a [`Charge`] among the request's extensions: what the handler tells it is what the request costs in the end. Let
+    /// Puts a [`Charge`](crate::Charge) among the request's extensions: what the handler tells it is what the request costs in the end. Let
     /// [`cost`](Self::cost) be the most it can be: that is taken first, and the rest given back once the answer's body has
     /// ended. What nobody tells is kept as it was taken.
     pub fn settle(self) -> Self {
