@@ -29,17 +29,19 @@ pub use book::{Book, BookError, Exception, Rules};
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use cost::{Cost, CostError};
 pub use decision::{Decision, Degraded, Outcome};
-pub use gate::{Ask, Effect, Gate, GateBuilder, Label, PolicyCounters, Receipt, Ruling, Verdict};
+pub use gate::{Ask, BucketLimit, Effect, Gate, GateBuilder, Label, PolicyCounters, Receipt, Ruling, Verdict};
 #[doc(hidden)]
 pub use health::Histogram;
 pub use health::{Breaker, Latency, StoreHealth};
 pub use key::{EmptyKey, Key};
 pub use limiter::{
-    Answer, Check, CheckError, CheckMany, Counters, FailurePolicy, Limiter, LimiterBuilder, Refund, Reset,
+    Answer, Check, CheckError, CheckMany, Counters, Each, FailurePolicy, Limiter, LimiterBuilder, Refund, Reset,
 };
-pub use memory::{MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Plan};
+pub use memory::{MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Plan, RestoreError};
 pub use name::{Name, NameError};
 pub use policy::{Algorithm, Anchor, Limit, Policy, PolicyError, Rate};
 pub use record::Record;
+#[doc(hidden)]
+pub use store::ANY_RATE;
 pub use store::{BlockingError, Store, StoreError};
 pub use subject::Subject;

@@ -32,6 +32,11 @@ impl Record {
         Self { states: states.into_iter().collect() }
     }
 
+    /// The states there are.
+    pub(crate) fn as_states(&self) -> &[StepState] {
+        &self.states
+    }
+
     /// The states of a policy's limits: as many as it has.
     pub(crate) fn states(&mut self, limits: &[Step]) -> &mut [StepState] {
         self.states.resize_with(limits.len(), StepState::default);

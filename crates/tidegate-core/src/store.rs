@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use futures_util::future::join_all;
+
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
 use crate::decision::{Decision, Degraded};
@@ -9,6 +11,11 @@ use crate::health::StoreHealth;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::remote;
+
+/// The namespace of buckets whose rate comes with every request. There a key has one bucket, whatever its rate: the time
+/// at which it is full again means the same under any.
+#[doc(hidden)] // For Tidegate's own stores.
+pub const ANY_RATE: &str = "~cell";
 
 /// A place that keeps records and decides on them, each check whole or not at all.
 ///
@@ -36,6 +43,14 @@ pub trait Store: Send + Sync + 'static {
         plan: &Self::Plan,
         requests: &[(Key<'_>, Cost)],
     ) -> impl Future<Output = Vec<Result<Decision, StoreError>>> + Send;
+
+    /// The same, each request under a plan of its own.
+    fn check_each(
+        &self,
+        requests: &[(&Self::Plan, Key<'_>, Cost)],
+    ) -> impl Future<Output = Vec<Result<Decision, StoreError>>> + Send {
+        join_all(requests.iter().map(|(plan, key, cost)| self.check(plan, *key, *cost)))
+    }
 
     /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. One
     /// answer a key, in their order; of a request that is denied, the keys that would have allowed it answer like one of

@@ -5,7 +5,7 @@
 //! the hash tag that puts all of it in one slot. A brace or percent sign in the key is written as `%7B`, `%7D` or `%25`:
 //! nobody steers a slot, and no two keys meet. A long key is written as `tg:tb/1m:#{digest}`.
 
-use tidegate_core::{Algorithm, Key, Limit, Policy};
+use tidegate_core::{ANY_RATE, Algorithm, Key, Limit, Policy};
 
 use crate::rate::period_us;
 
@@ -14,12 +14,12 @@ const LONGEST: usize = 128;
 
 /// The part of a name that comes before the key. A namespace, which has no slash, is never taken for a shape.
 pub(crate) fn shape(prefix: &str, namespace: &str, policy: &Policy) -> Vec<u8> {
-    let limits: Vec<String> = policy.limits().iter().map(limit_shape).collect();
+    let limits: Vec<String> = policy.limits().iter().map(|limit| limit_shape(limit, namespace)).collect();
     let separator = if namespace.is_empty() { "" } else { ":" };
     format!("{prefix}{namespace}{separator}{}:", limits.join("+")).into_bytes()
 }
 
-fn limit_shape(limit: &Limit) -> String {
+fn limit_shape(limit: &Limit, namespace: &str) -> String {
     let algorithm = match (limit.algorithm(), limit.opens_with_first_hit()) {
         (Algorithm::FixedWindow, false) => "fw",
         (Algorithm::FixedWindow, true) => "ff",
@@ -29,6 +29,9 @@ fn limit_shape(limit: &Limit) -> String {
         (Algorithm::LeakyBucket, _) => "lb",
         (Algorithm::Gcra, _) => "gc",
     };
+    if namespace == ANY_RATE {
+        return algorithm.to_owned();
+    }
     format!("{algorithm}/{}", period(period_us(limit) / 1_000))
 }
 

@@ -1,5 +1,7 @@
 //! A store of whatever kind its URL names.
 
+#[cfg(feature = "redis")]
+use futures_util::future::join_all;
 use tidegate_core::{
     BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Store, StoreError, StoreHealth, Timestamp,
 };
@@ -70,6 +72,29 @@ impl Store for AnyStore {
             |store, plan| Store::check_many(store, plan, requests).await,
             requests.iter().map(|_| Err(foreign_plan())).collect()
         )
+    }
+
+    async fn check_each(&self, requests: &[(&AnyPlan, Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+        match self {
+            Self::Memory(store) => {
+                let own = requests.iter().filter_map(|(plan, key, cost)| match &plan.0 {
+                    Kind::Memory(plan) => Some((plan, *key, *cost)),
+                    #[cfg(feature = "redis")]
+                    Kind::Redis(_) => None,
+                });
+                let mut decisions = Vec::with_capacity(requests.len());
+                store.check_each(own, &mut decisions);
+                decisions.into_iter().map(Ok).collect()
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => {
+                join_all(requests.iter().map(async |(plan, key, cost)| match &plan.0 {
+                    Kind::Redis(plan) => Store::check(store, plan, *key, *cost).await,
+                    Kind::Memory(_) => Err(foreign_plan()),
+                }))
+                .await
+            }
+        }
     }
 
     async fn check_together(

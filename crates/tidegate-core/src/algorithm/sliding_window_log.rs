@@ -29,6 +29,16 @@ impl LogState {
         Self { entries: totals.into_iter().map(|(at, total)| Entry { at, total }).collect(), base: 0 }
     }
 
+    /// The running total before the first entry, and the entries by their times and running totals, oldest first.
+    pub(crate) fn parts(&self) -> (u64, impl ExactSizeIterator<Item = (u64, u64)> + '_) {
+        (self.base, self.entries.iter().map(|entry| (entry.at, entry.total)))
+    }
+
+    /// Of what [`parts`](Self::parts) tells.
+    pub(crate) fn of_parts(base: u64, totals: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        Self { base, ..Self::of_totals(totals) }
+    }
+
     fn last_at(&self) -> Option<u64> {
         self.entries.back().map(|entry| entry.at)
     }

@@ -23,10 +23,11 @@ pub use verdict::{Effect, Label, Ruling, Verdict};
 use crate::book::{Book, BookError};
 use crate::clock::Clock;
 use crate::health::StoreHealth;
-use crate::limiter::{CheckError, FailurePolicy, Settings};
+use crate::limiter::{CheckError, FailurePolicy, Limiter, Settings};
 use crate::memory::MemoryStore;
 use crate::name::Name;
-use crate::store::Store;
+use crate::policy::{Algorithm, Limit, Policy, PolicyError, Rate};
+use crate::store::{ANY_RATE, Store};
 
 /// A [`Book`] of policies on a store. Clones share, and the book can be exchanged while all of them are in use.
 ///
@@ -104,6 +105,34 @@ impl<S: Store> Gate<S> {
         Self { shared: Arc::new(Shared { store, settings, book, in_use: Mutex::default() }) }
     }
 
+    /// What is to take this gate's place, under another book: on the same store, and counting on where this one is. What a
+    /// server exchanges together with all else that is configured.
+    #[must_use]
+    pub fn renewed(&self, book: Book) -> Self {
+        let shared = &self.shared;
+        let old = shared.book.load();
+        let book = ArcSwap::from_pointee(Compiled::new(&shared.store, &shared.settings, book, Some(&old)));
+        let (store, settings) = (Arc::clone(&shared.store), shared.settings.clone());
+        Self { shared: Arc::new(Shared { store, settings, book, in_use: Mutex::new(shared.in_use.lock().clone()) }) }
+    }
+
+    /// A limiter on the same store, with the same settings, for limits that come with a request: beside all named policies.
+    #[must_use]
+    pub fn limiter(&self, policy: Policy) -> Limiter<S> {
+        self.limiter_in("", policy)
+    }
+
+    /// The same for a bucket whose rate comes with a request: keys keep the time until their bucket is full when the rate
+    /// changes, even when its period does.
+    #[must_use]
+    pub fn bucket(&self, limit: BucketLimit) -> Limiter<S> {
+        self.limiter_in(ANY_RATE, limit.0)
+    }
+
+    fn limiter_in(&self, namespace: &str, policy: Policy) -> Limiter<S> {
+        Limiter::on(Arc::clone(&self.shared.store), policy, namespace.into(), self.shared.settings.clone())
+    }
+
     /// Says that a policy will be asked for, so that it is missed now and not at a request; from now on no book can take
     /// the place of this one that has not got it.
     ///
@@ -144,6 +173,20 @@ impl<S: Store> Gate<S> {
     #[must_use]
     pub fn store_health(&self) -> Option<StoreHealth> {
         self.shared.store.health()
+    }
+}
+
+/// A policy of one gcra limit: a bucket, and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketLimit(Policy);
+
+impl BucketLimit {
+    /// A bucket of `burst` that is refilled at a rate.
+    ///
+    /// # Errors
+    /// If a number is out of bounds.
+    pub fn new(rate: Rate, burst: u64) -> Result<Self, PolicyError> {
+        Policy::new([Limit::new(Algorithm::Gcra, rate).burst(burst)]).map(Self)
     }
 }
 

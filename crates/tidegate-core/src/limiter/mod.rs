@@ -2,6 +2,7 @@
 
 mod counters;
 mod deny_cache;
+mod each;
 mod failure;
 mod guard;
 mod request;
@@ -11,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use counters::Counters;
+pub use each::Each;
 pub use failure::FailurePolicy;
 use guard::Guard;
 pub(crate) use guard::Settings;

@@ -6,6 +6,7 @@ use siphasher::sip128::SipHasher13;
 
 use crate::hardware::BlockCipher;
 use crate::policy::Policy;
+use crate::store::ANY_RATE;
 
 /// Stands for a key under a policy's shape. Two different keys meet with a chance of 2^-128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +31,27 @@ pub(super) struct Fingerprinter {
     any: SipHasher13,
 }
 
-impl Fingerprinter {
-    /// With a secret drawn from the system's randomness.
+/// What the fingerprints of a store hang on: whoever knows it can choose keys that fall where they like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Secret(pub(super) [u64; 2]);
+
+impl Secret {
+    /// Drawn from the system's randomness.
     pub(super) fn random() -> Self {
         // Each hasher has a random key; two answers of one are two numbers that nobody else can know.
         let random = RandomState::new();
-        Self::of_secret(SipHasher13::new_with_keys(random.hash_one(0u8), random.hash_one(1u8)))
+        Self([random.hash_one(0u8), random.hash_one(1u8)])
+    }
+}
+
+impl Fingerprinter {
+    pub(super) fn new(Secret([one, other]): Secret) -> Self {
+        Self::of_secret(SipHasher13::new_with_keys(one, other))
+    }
+
+    /// Whether short keys are fingerprinted by AES: on processors that have it.
+    pub(super) fn has_cipher(&self) -> bool {
+        self.short.is_some()
     }
 
     /// All keys are drawn from the one secret.
@@ -53,7 +69,8 @@ impl Fingerprinter {
         for limit in policy.limits() {
             shape.push(limit.algorithm() as u8);
             shape.push(u8::from(limit.opens_with_first_hit()));
-            shape.extend_from_slice(&limit.period_ns().to_le_bytes());
+            let period = if namespace == ANY_RATE { 0 } else { limit.period_ns() };
+            shape.extend_from_slice(&period.to_le_bytes());
         }
         // What comes before it is of a length that is divisible by ten: together they are of one meaning only.
         shape.push(0);
@@ -117,7 +134,7 @@ mod tests {
 
     #[test]
     fn every_length_and_every_bit_counts() {
-        let prints = Fingerprinter::random();
+        let prints = Fingerprinter::new(Secret::random());
         let mut seen = std::collections::HashSet::new();
         for length in 1..=64 {
             let zeroes = vec![0; length];
@@ -132,7 +149,7 @@ mod tests {
 
     #[test]
     fn secrets_and_shapes_differ() {
-        let [one, other] = [Fingerprinter::random(), Fingerprinter::random()];
+        let [one, other] = [Fingerprinter::new(Secret::random()), Fingerprinter::new(Secret::random())];
         let [minute, hour] = ["1/minute", "1/hour"].map(|text| text.parse().unwrap());
         for key in [&b"short"[..], b"a key that is longer than fifteen bytes"] {
             assert_ne!(one.fingerprint(key), other.fingerprint(key));

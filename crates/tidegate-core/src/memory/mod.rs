@@ -10,6 +10,7 @@ mod loom_tests;
 mod packed;
 mod plan;
 mod probe;
+mod snapshot;
 mod table;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
@@ -20,6 +21,7 @@ use std::fmt;
 use arrayvec::ArrayVec;
 pub use plan::Plan;
 use smallvec::SmallVec;
+pub use snapshot::RestoreError;
 
 use crate::blocking;
 use crate::clock::{Clock, Timestamp};
@@ -28,7 +30,7 @@ use crate::decision::Decision;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::store::{BlockingError, Store, StoreError};
-use fingerprint::Fingerprinter;
+use fingerprint::{Fingerprinter, Secret};
 use keep::{Checking, InRecord, InSlot, InSlotOrRecord, Operation, Probing, Refunding};
 use plan::Kept;
 use table::{Place, Table};
@@ -51,6 +53,8 @@ const BATCH: usize = 32;
 /// has expired is forgotten a little at each check; no thread is started.
 pub struct MemoryStore {
     table: Table,
+    /// What the fingerprints hang on.
+    secret: Secret,
     fingerprinter: Fingerprinter,
     turns: Turns,
 }
@@ -113,12 +117,16 @@ impl MemoryStoreBuilder {
     /// # Errors
     /// If `max_keys` is 0 or more than there is memory for.
     pub fn build(self) -> Result<MemoryStore, MemoryStoreError> {
+        self.build_with(Secret::random())
+    }
+
+    fn build_with(self, secret: Secret) -> Result<MemoryStore, MemoryStoreError> {
         let Self { max_keys, clock } = self;
         if max_keys == 0 {
             return Err(MemoryStoreError::NoKeys);
         }
         let table = Table::new(max_keys, clock).ok_or(MemoryStoreError::OutOfMemory { max_keys })?;
-        Ok(MemoryStore { table, fingerprinter: Fingerprinter::random(), turns: Turns::default() })
+        Ok(MemoryStore { table, secret, fingerprinter: Fingerprinter::new(secret), turns: Turns::default() })
     }
 }
 
@@ -166,20 +174,30 @@ impl MemoryStore {
         requests: impl IntoIterator<Item = (Key<'k>, Cost)>,
         decisions: &mut Vec<Decision>,
     ) {
+        self.check_each(requests.into_iter().map(|(key, cost)| (plan, key, cost)), decisions);
+    }
+
+    /// The same, each request under a plan of its own.
+    #[inline]
+    pub fn check_each<'k, 'p>(
+        &self,
+        requests: impl IntoIterator<Item = (&'p Plan, Key<'k>, Cost)>,
+        decisions: &mut Vec<Decision>,
+    ) {
         let now = self.table.clock().now().as_nanos();
         let mut requests = requests.into_iter();
         loop {
-            let mut batch = ArrayVec::<(Place<'_>, Cost), BATCH>::new();
-            for (key, cost) in requests.by_ref().take(BATCH) {
+            let mut batch = ArrayVec::<(&Plan, Place<'_>, Cost), BATCH>::new();
+            for (plan, key, cost) in requests.by_ref().take(BATCH) {
                 let place = self.place(plan, key);
                 place.prefetch();
-                batch.push((place, cost));
+                batch.push((plan, place, cost));
             }
             if batch.is_empty() {
                 return;
             }
-            batch.iter().for_each(|(place, _)| self.table.prefetch_beyond(*place));
-            decisions.extend(batch.into_iter().map(|(place, cost)| self.run::<Checking>(plan, place, now, cost)));
+            batch.iter().for_each(|(_, place, _)| self.table.prefetch_beyond(*place));
+            decisions.extend(batch.into_iter().map(|(plan, place, cost)| self.run::<Checking>(plan, place, now, cost)));
         }
     }
 
@@ -272,6 +290,12 @@ impl Store for MemoryStore {
     async fn check_many(&self, plan: &Plan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
         let mut decisions = Vec::new();
         self.check_many(plan, requests.iter().copied(), &mut decisions);
+        decisions.into_iter().map(Ok).collect()
+    }
+
+    async fn check_each(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+        let mut decisions = Vec::with_capacity(requests.len());
+        self.check_each(requests.iter().copied(), &mut decisions);
         decisions.into_iter().map(Ok).collect()
     }
 

@@ -4,6 +4,8 @@
 //! line it passed is marked as overflowed. Whatever works on a key holds the lock of its home from beginning to end, so
 //! that checks of one key come one after the other; more locks are only ever taken going up, so nobody waits in a circle.
 
+use arrayvec::ArrayVec;
+
 use super::arena::Arena;
 use super::evict::SMALL;
 use super::fingerprint::Fingerprint;
@@ -12,6 +14,7 @@ use super::probe::Probe;
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::hardware;
+use crate::record::Record;
 use crate::sync::{AtomicU64, Ordering};
 
 /// How many lines an entry may stand away from its home, its home included: so many that there is a place for each of
@@ -100,6 +103,16 @@ pub(super) struct Place<'a> {
     pub(super) fingerprint: Fingerprint,
     home: usize,
     line: &'a Line,
+}
+
+/// What is kept for a key, wherever it is kept.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) slot: Slot,
+    /// Of a slot that is one: its amount is the place it had.
+    pub(super) record: Option<Record>,
+    pub(super) is_marked: bool,
 }
 
 /// What the table has counted.
@@ -250,6 +263,39 @@ impl Table {
         if let Some((line, at)) = probe.find(fingerprint) {
             self.clear(line, at);
         }
+    }
+
+    /// Puts an entry in its place, if it has not expired.
+    pub(super) fn restore(&self, entry: Entry, now: u64) {
+        let Entry { fingerprint, mut slot, record, is_marked } = entry;
+        if slot.is_expired(now) {
+            return;
+        }
+        if let Some(record) = record {
+            slot.amount = self.arena.insert(record, fingerprint.low);
+        }
+        let home = self.home(fingerprint);
+        let mut probe = Probe::new(self, home, self.lines[home].lock());
+        match probe.find(fingerprint) {
+            Some((line, at)) => {
+                self.release(line, at);
+                line.insert(at, fingerprint, slot, is_marked);
+            }
+            None => self.insert(probe, fingerprint, slot, is_marked, now),
+        }
+    }
+
+    /// The entries of a line, of all that are counted: as they are at one time.
+    pub(super) fn entries(&self, line: usize) -> ArrayVec<Entry, SLOTS> {
+        let Some(line) = self.lines.get(line) else { return ArrayVec::new() };
+        let line = line.lock();
+        let entry = |(at, slot): (usize, Slot)| Entry {
+            fingerprint: line.fingerprint(at),
+            slot,
+            record: (slot.kind == Kind::Record).then(|| self.arena.get(slot.amount).clone()),
+            is_marked: line.is_marked(at),
+        };
+        line.slots().map(entry).collect()
     }
 
     fn insert<'a>(&'a self, mut probe: Probe<'a>, fingerprint: Fingerprint, slot: Slot, is_marked: bool, now: u64) {

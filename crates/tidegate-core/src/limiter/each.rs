@@ -1,0 +1,43 @@
+//! Several requests at one time, each for itself and each under its own limiter.
+
+use futures_util::future::join_all;
+
+use super::{Limiter, Shared};
+use crate::blocking;
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::key::Key;
+use crate::store::{Store, StoreError};
+
+/// One request under a limiter.
+pub type Each<'a, S> = (&'a Limiter<S>, Key<'a>, Cost);
+
+impl<S: Store> Limiter<S> {
+    /// Decides on a batch of requests in order, at one time, each for itself and each under its own limiter. All limiters
+    /// are of one store.
+    ///
+    /// # Errors
+    /// If the store could not answer, and nothing stands in for it: never of a limiter that was made on a remote store.
+    pub async fn check_each(requests: &[Each<'_, S>]) -> Result<Vec<Decision>, StoreError> {
+        let Some((first, ..)) = requests.first() else { return Ok(Vec::new()) };
+        if first.shared.guard.is_none() {
+            let asked: Vec<_> =
+                requests.iter().map(|(limiter, key, cost)| (&limiter.shared.plan, *key, *cost)).collect();
+            return first.store().check_each(&asked).await.into_iter().collect();
+        }
+        let runs = requests.chunk_by(|(one, ..), (other, ..)| std::ptr::eq(&*one.shared, &*other.shared));
+        let runs = join_all(runs.map(|run| check_run(&run[0].0.shared, run))).await;
+        runs.into_iter().collect::<Result<Vec<_>, _>>().map(|runs| runs.concat())
+    }
+
+    /// The same at once, where the store is in this process; `None` where it is not.
+    pub fn check_each_at_once(requests: &[Each<'_, S>]) -> Option<Result<Vec<Decision>, StoreError>> {
+        let (first, ..) = requests.first()?;
+        (!first.store().is_remote()).then(|| blocking::ready(Self::check_each(requests)))
+    }
+}
+
+async fn check_run<S: Store>(limiter: &Shared<S>, run: &[Each<'_, S>]) -> Result<Vec<Decision>, StoreError> {
+    let requests: Vec<(Key<'_>, Cost)> = run.iter().map(|(_, key, cost)| (*key, *cost)).collect();
+    limiter.check_many(&requests).await
+}
