@@ -1,14 +1,18 @@
 //! The `tidegate` command.
 
+mod config;
 mod figures;
 mod one;
+mod remote;
+mod serve;
 mod simulate;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Rate limiting that is exact: one decision from the shell, or a whole trace before it limits anybody.
+/// Rate limiting that is exact: a server for every language, one decision from the shell, or a whole trace before it limits
+/// anybody.
 #[derive(Parser)]
 #[command(name = "tidegate", version, arg_required_else_help = true, max_term_width = 100)]
 struct Arguments {
@@ -18,6 +22,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Serve(serve::ServeOptions),
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     Check(one::CheckOptions),
     /// What is left of a key's limit? Takes nothing
     ///
@@ -37,6 +44,8 @@ const FAILURE: u8 = 2;
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Serve(options) => serve::serve(&options).map(|()| ExitCode::SUCCESS),
+        Command::Config(command) => config::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Check(options) => one::check(&options),
         Command::Peek(options) => one::peek(&options),
         Command::Reset(options) => one::reset(&options),

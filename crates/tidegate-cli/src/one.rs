@@ -10,6 +10,7 @@ use serde::Serialize;
 use tidegate::{AnyStore, Cost, Decision, Degraded, FailurePolicy, Limiter, Outcome, Policy, StoreUrl};
 
 use crate::figures::{Figures, Number};
+use crate::remote::{Asking, ServerOptions};
 
 /// How long one decision may take, where the URL says nothing of it: somebody is looking on, or a script.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,7 +41,7 @@ Examples:
 pub(crate) struct KeyOptions {
     /// Who is limited: any text
     key: String,
-    /// The policy: one or more limits, separated by `;`
+    /// The policy: one or more limits, separated by `;`; with --server also the name of one
     #[arg(long, short, value_name = "POLICY")]
     policy: String,
     /// Where it is counted: redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST,HOST/NAME,
@@ -54,13 +55,15 @@ pub(crate) struct KeyOptions {
         value_name = "URL"
     )]
     store: String,
+    #[command(flatten)]
+    server: ServerOptions,
     /// How to print the answer
     #[arg(long, short, value_enum, default_value = "text", value_name = "FORMAT")]
     output: Output,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(crate) enum Output {
     Text,
     Json,
 }
@@ -78,6 +81,9 @@ struct Answer<'a> {
 }
 
 pub(crate) fn check(options: &CheckOptions) -> anyhow::Result<ExitCode> {
+    if options.on.server.is_given() {
+        return options.on.ask_server("check", Some(options.cost.to_string()));
+    }
     let asked = options.on.connect()?;
     let decision = asked.limiter.check(&options.on.key).cost(options.cost).wait()?;
     options.on.print(&asked, &decision, Some(options.cost))?;
@@ -86,6 +92,9 @@ pub(crate) fn check(options: &CheckOptions) -> anyhow::Result<ExitCode> {
 
 /// `tidegate peek`: looks, and takes nothing.
 pub(crate) fn peek(options: &KeyOptions) -> anyhow::Result<ExitCode> {
+    if options.server.is_given() {
+        return options.ask_server("peek", None);
+    }
     let asked = options.connect()?;
     let decision = asked.limiter.check(&options.key).cost(Cost::ZERO).wait()?;
     options.print(&asked, &decision, None)?;
@@ -95,6 +104,9 @@ pub(crate) fn peek(options: &KeyOptions) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn reset(options: &KeyOptions) -> anyhow::Result<ExitCode> {
+    if options.server.is_given() {
+        return options.ask_server("reset", None);
+    }
     let asked = options.connect()?;
     asked.limiter.reset(&options.key).wait()?;
     let decision = asked.limiter.check(&options.key).cost(Cost::ZERO).wait()?;
@@ -102,7 +114,7 @@ pub(crate) fn reset(options: &KeyOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn exit_code(is_allowed: bool) -> ExitCode {
+pub(crate) fn exit_code(is_allowed: bool) -> ExitCode {
     if is_allowed { ExitCode::SUCCESS } else { ExitCode::from(DENIED) }
 }
 
@@ -113,6 +125,11 @@ struct Asked {
 }
 
 impl KeyOptions {
+    fn ask_server(&self, what: &'static str, cost: Option<String>) -> anyhow::Result<ExitCode> {
+        let Self { key, policy, output, .. } = self;
+        self.server.ask(&Asking { what, key, policy, cost, output: *output })
+    }
+
     fn connect(&self) -> anyhow::Result<Asked> {
         let policy: Policy = self.policy.parse().context("--policy")?;
         let mut url = StoreUrl::read(&self.store).context("--store")?.patience(PATIENCE);
@@ -191,7 +208,7 @@ impl Asked {
 }
 
 /// To three digits or so, rounded up.
-fn shown(duration: Duration) -> String {
+pub(crate) fn shown(duration: Duration) -> String {
     let us = duration.as_nanos().div_ceil(1_000);
     match us {
         0..1_000 => format!("{us} µs"),

@@ -45,3 +45,5 @@ pub use record::Record;
 pub use store::ANY_RATE;
 pub use store::{BlockingError, Store, StoreError};
 pub use subject::Subject;
+#[doc(hidden)]
+pub use subject::composed_key;

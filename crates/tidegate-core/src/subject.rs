@@ -1,9 +1,11 @@
 //! Who is asked about: a key under a named policy, its tenant and tier.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use crate::cost::Cost;
-use crate::key::Key;
+use crate::key::{EmptyKey, Key};
 
 /// One key under one named policy, and what a request costs there.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,15 @@ pub(crate) fn composed<'a>(tenant: Option<&str>, key: Key<'a>) -> Composed<'a> {
     bytes.push(END);
     bytes.extend_from_slice(key);
     Composed::WithTenant(bytes)
+}
+
+/// The same, for servers of Tidegate's own: a key that is counted beside the named policies.
+#[doc(hidden)]
+pub fn composed_key<'a>(tenant: Option<&str>, key: &'a [u8]) -> Result<Cow<'a, [u8]>, EmptyKey> {
+    Ok(match composed(tenant, Key::new(key)?) {
+        Composed::Plain(bytes) => Cow::Borrowed(bytes),
+        Composed::WithTenant(bytes) => Cow::Owned(bytes.to_vec()),
+    })
 }
 
 #[cfg(test)]

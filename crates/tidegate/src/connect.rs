@@ -1,8 +1,11 @@
 //! From a URL to a limiter.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Book, FailurePolicy, Gate, Limiter, ManualClock, MemoryStore, MemoryStoreError, Policy};
+use tidegate_core::{
+    Book, FailurePolicy, Gate, Limiter, ManualClock, MemoryStore, MemoryStoreError, Policy, RestoreError,
+};
 
 use crate::any_store::AnyStore;
 
@@ -16,6 +19,9 @@ pub enum ConnectError {
     /// Memory cannot be had.
     #[error(transparent)]
     Memory(#[from] MemoryStoreError),
+    /// What was to be restored is not a whole snapshot.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
     /// Redis cannot be reached, or does not let us in.
     #[cfg(feature = "redis")]
     #[error(transparent)]
@@ -100,6 +106,7 @@ pub struct StoreUrl {
     is_lazy: bool,
     prefix: Option<String>,
     given: Option<(ManualClock, Duration)>,
+    snapshot: Option<Arc<[u8]>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,13 +144,19 @@ impl StoreUrl {
     }
 
     fn of(place: Place) -> Self {
-        Self { place, failure: None, deny_cache: None, is_lazy: false, prefix: None, given: None }
+        Self { place, failure: None, deny_cache: None, is_lazy: false, prefix: None, given: None, snapshot: None }
     }
 
     /// What the URL says is to be answered when the store cannot; `None` where it says nothing.
     #[must_use]
     pub fn failure_policy(&self) -> Option<FailurePolicy> {
         self.failure
+    }
+
+    /// Says what is to be answered when the store cannot, whatever the URL says.
+    pub fn failure(mut self, failure: FailurePolicy) -> Self {
+        self.failure = Some(failure);
+        self
     }
 
     /// Whether what is kept there is gone when this process is.
@@ -164,6 +177,12 @@ impl StoreUrl {
     /// Does not wait for the store, and does not fail without it: until it is there, the failure policy answers.
     pub fn lazily(mut self) -> Self {
         self.is_lazy = true;
+        self
+    }
+
+    /// Goes on where a memory store was when it wrote this down. Redis keeps its own.
+    pub fn restore(mut self, snapshot: impl Into<Arc<[u8]>>) -> Self {
+        self.snapshot = Some(snapshot.into());
         self
     }
 
@@ -253,7 +272,10 @@ impl StoreUrl {
         if let Some((clock, _)) = &self.given {
             builder = builder.clock(clock.clone());
         }
-        Ok(AnyStore::Memory(builder.build()?))
+        Ok(AnyStore::Memory(match &self.snapshot {
+            Some(snapshot) => builder.restore(snapshot)?,
+            None => builder.build()?,
+        }))
     }
 
     #[cfg(feature = "redis")]

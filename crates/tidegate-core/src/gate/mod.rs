@@ -145,6 +145,14 @@ impl<S: Store> Gate<S> {
         Ok(())
     }
 
+    /// Whether there is a policy of this name.
+    ///
+    /// # Errors
+    /// If there is not: with the names there are.
+    pub fn knows(&self, policy: &str) -> Result<(), CheckError> {
+        self.shared.book.load().policy(policy).map(drop)
+    }
+
     /// The book in use.
     #[must_use]
     pub fn book(&self) -> Book {

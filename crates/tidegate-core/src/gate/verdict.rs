@@ -45,7 +45,9 @@ pub enum Effect {
 }
 
 impl Label {
-    pub(super) fn new(name: Name, tier: Option<Name>, policy: Option<Policy>) -> Self {
+    /// Of a policy by its name, a tier of it, and the limits that hold there.
+    #[must_use]
+    pub fn new(name: Name, tier: Option<Name>, policy: Option<Policy>) -> Self {
         Self { name, tier, policy }
     }
 
@@ -139,6 +141,13 @@ impl Ruling {
 }
 
 impl Verdict {
+    /// Of one decision that was made beside a gate.
+    #[must_use]
+    pub fn of_one(label: std::sync::Arc<Label>, decision: Decision) -> Self {
+        let ruling = Ruling { label, effect: Effect::Limited(decision), is_shadow: false, candidate: None };
+        Self { rulings: SmallVec::from_buf([ruling]) }
+    }
+
     /// What each policy says, in the order that they were asked in.
     #[must_use]
     pub fn rulings(&self) -> &[Ruling] {

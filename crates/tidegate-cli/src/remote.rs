@@ -1,0 +1,154 @@
+//! `check`, `peek` and `reset` of a server.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tidegate::Name;
+
+use crate::one::{Output, exit_code, shown};
+
+/// Longer than any answer takes, shorter than anybody waits.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server to ask in place of a store.
+#[derive(Args)]
+pub(crate) struct ServerOptions {
+    /// Ask a `tidegate serve` at this URL: --policy may then be the name of one of its policies. `reset` asks its admin
+    /// listener
+    #[arg(long, value_name = "URL", conflicts_with = "store", env = "TIDEGATE_SERVER")]
+    server: Option<String>,
+    /// With --server: of which tier the key is
+    #[arg(long, requires = "server", value_name = "NAME")]
+    tier: Option<String>,
+    /// With --server: of which tenant the key is
+    #[arg(long, requires = "server", value_name = "NAME")]
+    tenant: Option<String>,
+    /// With --server: the file with the token to show; the variable TIDEGATE_TOKEN where not given
+    #[arg(long, requires = "server", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+/// What a server answers.
+#[derive(Deserialize)]
+struct Told {
+    allowed: bool,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    retry_after_us: Option<u64>,
+    reset_after_us: Option<u64>,
+    delay_us: u64,
+    degraded: Option<String>,
+}
+
+/// What a server answers where it does not.
+#[derive(Deserialize)]
+struct Problem {
+    detail: String,
+}
+
+/// One thing to ask.
+pub(crate) struct Asking<'a> {
+    pub(crate) what: &'static str,
+    pub(crate) key: &'a str,
+    pub(crate) policy: &'a str,
+    /// As it was written.
+    pub(crate) cost: Option<String>,
+    pub(crate) output: Output,
+}
+
+impl ServerOptions {
+    pub(crate) fn is_given(&self) -> bool {
+        self.server.is_some()
+    }
+
+    pub(crate) fn ask(&self, asking: &Asking<'_>) -> anyhow::Result<ExitCode> {
+        let base = self.server.as_deref().unwrap_or_default().trim_end_matches('/');
+        let text = self.post(&format!("{base}/v1/{}", asking.what), &self.body(asking)?)?;
+        let told: Told = serde_json::from_str(&text).context("the server's answer")?;
+        let line = match asking.output {
+            Output::Json => text,
+            Output::Text => told.sentence(asking.cost.is_some()),
+        };
+        writeln!(std::io::stdout().lock(), "{line}").context("standard output")?;
+        Ok(exit_code(match asking.what {
+            "peek" => told.remaining.map_or(told.allowed, |remaining| remaining > 0),
+            "reset" => true,
+            _ => told.allowed,
+        }))
+    }
+
+    fn body(&self, asking: &Asking<'_>) -> anyhow::Result<String> {
+        let mut body = Map::new();
+        // No limits are written like a name: they have a slash or a space in them.
+        let kind = if Name::new(asking.policy).is_ok() { "policy" } else { "limits" };
+        body.insert(kind.to_owned(), asking.policy.into());
+        body.insert("key".to_owned(), asking.key.into());
+        for (name, value) in [("tier", &self.tier), ("tenant", &self.tenant)] {
+            if let Some(value) = value {
+                body.insert(name.to_owned(), json!(value));
+            }
+        }
+        if let Some(cost) = &asking.cost {
+            body.insert("cost".to_owned(), serde_json::from_str(cost).context("--cost")?);
+        }
+        Ok(Value::Object(body).to_string())
+    }
+
+    fn token(&self) -> anyhow::Result<Option<String>> {
+        match &self.token_file {
+            Some(file) => {
+                let text = std::fs::read_to_string(file).with_context(|| format!("--token-file {}", file.display()))?;
+                Ok(Some(text.trim().to_owned()))
+            }
+            None => Ok(std::env::var("TIDEGATE_TOKEN").ok()),
+        }
+    }
+
+    fn post(&self, url: &str, body: &str) -> anyhow::Result<String> {
+        let agent: ureq::Agent =
+            ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build().into();
+        let mut request = agent.post(url).content_type("application/json");
+        if let Some(token) = self.token()? {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut response = request.send(body).with_context(|| format!("--server {url}"))?;
+        let status = response.status();
+        let text = response.body_mut().read_to_string().with_context(|| format!("--server {url}"))?;
+        if !status.is_success() {
+            let detail = serde_json::from_str(&text).map_or_else(|_| text.clone(), |problem: Problem| problem.detail);
+            bail!("--server {url}: {status}: {detail}");
+        }
+        Ok(text)
+    }
+}
+
+impl Told {
+    /// As one line for people.
+    fn sentence(&self, was_asked: bool) -> String {
+        let micros = Duration::from_micros;
+        let verdict = match (was_asked, self.allowed, self.retry_after_us) {
+            (false, ..) => String::new(),
+            (_, true, _) if self.delay_us > 0 => format!("allowed in {}; ", shown(micros(self.delay_us))),
+            (_, true, _) => "allowed; ".to_owned(),
+            (_, false, Some(wait)) => format!("denied, retry in {}; ", shown(micros(wait))),
+            (_, false, None) => "denied, and never allowed; ".to_owned(),
+        };
+        let left = match (self.limit, self.remaining) {
+            (Some(limit), Some(remaining)) => format!("{remaining} of {limit} left"),
+            (Some(_), None) => "nobody knows what is left".to_owned(),
+            (None, _) => "no limit".to_owned(),
+        };
+        let reset = match self.reset_after_us {
+            None | Some(0) => String::new(),
+            Some(reset) => format!(", all in {}", shown(micros(reset))),
+        };
+        let degraded = self.degraded.as_ref().map(|reason| format!(", decided without the store ({reason})"));
+        format!("{verdict}{left}{reset}{}", degraded.unwrap_or_default())
+    }
+}

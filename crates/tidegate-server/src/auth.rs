@@ -1,0 +1,103 @@
+//! Who may ask: bearer tokens, each with what it may be used for.
+
+use crate::config::{Config, ConfigError, Scope, TokenConfig};
+
+/// Longer ones are not tokens.
+const LONGEST: usize = 4_096;
+
+/// The tokens there are. Only their digests are kept, and compared in constant time.
+#[derive(Default)]
+pub(crate) struct Tokens(Vec<Token>);
+
+struct Token {
+    digest: blake3::Hash,
+    scopes: Vec<Scope>,
+}
+
+/// What somebody may do who has shown this or that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Granted,
+    /// Nothing was shown, or nothing that is known.
+    Unknown,
+    /// A token that is known, and not for this.
+    Forbidden,
+}
+
+impl Tokens {
+    pub(crate) fn read(config: &Config) -> Result<Self, ConfigError> {
+        config
+            .tokens
+            .iter()
+            .enumerate()
+            .map(|(number, token)| Token::read(number, token))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Whether anybody who reaches a listener may do this.
+    pub(crate) fn is_open(&self, scope: Scope) -> bool {
+        !self.0.iter().any(|token| token.scopes.contains(&scope))
+    }
+
+    /// What who shows this may do. Every token is compared with, so that time tells nothing of any.
+    pub(crate) fn access(&self, shown: Option<&[u8]>, scope: Scope) -> Access {
+        if self.is_open(scope) {
+            return Access::Granted;
+        }
+        let Some(shown) = shown.filter(|shown| shown.len() <= LONGEST) else { return Access::Unknown };
+        let digest = blake3::hash(shown);
+        let mut access = Access::Unknown;
+        for token in &self.0 {
+            // The comparison of two hashes takes constant time.
+            if token.digest == digest {
+                access = match (access, token.scopes.contains(&scope)) {
+                    (Access::Granted, _) | (_, true) => Access::Granted,
+                    _ => Access::Forbidden,
+                };
+            }
+        }
+        access
+    }
+}
+
+impl Token {
+    fn read(number: usize, config: &TokenConfig) -> Result<Self, ConfigError> {
+        let error = |message: String| ConfigError::Values(format!("token[{number}]: {message}"));
+        let text = match (&config.file, &config.env) {
+            (Some(file), _) => {
+                std::fs::read_to_string(file).map_err(|cause| error(format!("{}: {cause}", file.display())))?
+            }
+            (None, Some(variable)) => {
+                std::env::var(variable).map_err(|_| error(format!("the environment has no variable {variable}")))?
+            }
+            (None, None) => return Err(error("expected either `file` or `env`".to_owned())),
+        };
+        let text = text.trim();
+        if text.is_empty() || text.len() > LONGEST {
+            return Err(error(format!("expected a token of 1 to {LONGEST} characters")));
+        }
+        Ok(Self { digest: blake3::hash(text.as_bytes()), scopes: config.scopes.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_for_its_scopes() {
+        let token =
+            |text: &str, scopes: &[Scope]| Token { digest: blake3::hash(text.as_bytes()), scopes: scopes.to_vec() };
+        let tokens = Tokens(vec![token("one", &[Scope::Check]), token("two", &[Scope::Check, Scope::Admin])]);
+        assert_eq!(tokens.access(Some(b"one"), Scope::Check), Access::Granted);
+        assert_eq!(tokens.access(Some(b"one"), Scope::Admin), Access::Forbidden);
+        assert_eq!(tokens.access(Some(b"two"), Scope::Admin), Access::Granted);
+        for shown in [None, Some(&b""[..]), Some(b"on"), Some(b"one "), Some(b"onetwo")] {
+            assert_eq!(tokens.access(shown, Scope::Check), Access::Unknown);
+        }
+        assert_eq!(Tokens::default().access(None, Scope::Admin), Access::Granted);
+        let only_admin = Tokens(vec![token("two", &[Scope::Admin])]);
+        assert_eq!(only_admin.access(None, Scope::Check), Access::Granted);
+    }
+}

@@ -1,0 +1,108 @@
+//! Policies as a configuration writes them.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tidegate::{Book, Exception, Rules};
+
+use super::{Failure, Limits};
+
+/// One policy.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyConfig {
+    /// What everybody is held to who is of no tier and has no exception.
+    pub limits: Limits,
+    /// What those of a tier are held to instead.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tiers: BTreeMap<String, Limits>,
+    /// A key that changes its tier starts afresh.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fresh_tiers: bool,
+    /// Counts and reports, and never denies.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shadow: bool,
+    /// Limits that may take the place of these: counted beside them, and denying nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Limits>,
+    /// What is answered when the store cannot be asked; the store's own where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// What single keys are held to, whatever their tier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exceptions: Vec<ExceptionConfig>,
+}
+
+/// What one key is held to.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExceptionConfig {
+    /// The key.
+    pub key: String,
+    /// Its tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Limits of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// Every request goes on.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub unlimited: bool,
+    /// No request goes on.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub blocked: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+pub(super) fn book(policies: &BTreeMap<String, PolicyConfig>, instances: u32) -> Result<Book, String> {
+    policies.iter().try_fold(Book::new(), |book, (name, policy)| {
+        let rules = policy.rules(instances).map_err(|error| format!("policies.{name}: {error}"))?;
+        book.with(name, rules).map_err(|error| format!("policies: {error}"))
+    })
+}
+
+impl PolicyConfig {
+    fn rules(&self, instances: u32) -> Result<Rules, String> {
+        let mut rules = Rules::new(self.limits.0.clone());
+        for (tier, limits) in &self.tiers {
+            rules = rules.tier(tier, limits.0.clone()).map_err(|error| format!("tiers: {error}"))?;
+        }
+        for (number, exception) in self.exceptions.iter().enumerate() {
+            rules = exception.added_to(rules).map_err(|error| format!("exceptions[{number}]: {error}"))?;
+        }
+        if self.fresh_tiers {
+            rules = rules.fresh_tiers();
+        }
+        if self.shadow {
+            rules = rules.shadow();
+        }
+        if let Some(candidate) = &self.candidate {
+            rules = rules.candidate(candidate.0.clone());
+        }
+        if let Some(failure) = self.failure {
+            rules = rules.failure_policy(failure.policy(instances));
+        }
+        Ok(rules)
+    }
+}
+
+impl ExceptionConfig {
+    fn added_to(&self, rules: Rules) -> Result<Rules, String> {
+        let exception = match (&self.limits, self.unlimited, self.blocked) {
+            (Some(limits), false, false) => Exception::Policy(limits.0.clone()),
+            (None, true, false) => Exception::Unlimited,
+            (None, false, true) => Exception::Blocked,
+            _ => return Err("expected one of `limits`, `unlimited = true` and `blocked = true`".to_owned()),
+        };
+        let added = match &self.tenant {
+            Some(tenant) => rules.exception_of(tenant, &self.key, exception),
+            None => rules.exception(&self.key, exception),
+        };
+        added.map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,217 @@
+//! From a file, the environment and flags to one configuration.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::{Config, Listen, TlsConfig};
+
+/// What every variable of the environment that is meant begins with: `TIDEGATE__STORE__URL`.
+const ENVIRONMENT: &str = "TIDEGATE__";
+
+/// Why there is no configuration.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: String,
+    },
+    /// The file says something that is not understood. The message has the line, the column and the text there.
+    #[error("{}: {message}", path.display())]
+    Text {
+        /// Which.
+        path: PathBuf,
+        /// What, and where.
+        message: String,
+    },
+    /// A variable of the environment, or a flag, says something that is not understood.
+    #[error("{place}: {message}")]
+    Override {
+        /// Its name.
+        place: String,
+        /// What.
+        message: String,
+    },
+    /// Values that do not go together.
+    #[error("{0}")]
+    Values(String),
+}
+
+/// Where a configuration comes from, to be read again and again.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The file; none is as good as an empty one.
+    pub file: Option<PathBuf>,
+    /// The variables of the environment; those that do not begin with `TIDEGATE__` are of no concern.
+    pub environment: Vec<(String, String)>,
+    /// What flags say: a dotted path each, its value, and the flag to name in an error.
+    pub flags: Vec<Flag>,
+}
+
+/// What a flag says.
+#[derive(Clone, Debug)]
+pub struct Flag {
+    /// As it is written: `--http`.
+    pub name: &'static str,
+    /// What it sets: `http.listen`.
+    pub path: &'static str,
+    /// To what.
+    pub value: Value,
+}
+
+impl Source {
+    /// Reads all of it.
+    ///
+    /// # Errors
+    /// If anything is not understood, or does not go together.
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        let mut table = match &self.file {
+            Some(path) => read(path)?,
+            None => Table::new(),
+        };
+        let variables = self.environment.iter().filter(|(name, _)| name.starts_with(ENVIRONMENT));
+        for (name, value) in variables {
+            let path = name.trim_start_matches(ENVIRONMENT).to_ascii_lowercase().replace("__", ".");
+            set(&mut table, name, &path, scalar(value))?;
+        }
+        for Flag { name, path, value } in &self.flags {
+            set(&mut table, name, path, value.clone())?;
+        }
+        // Each layer has been understood for itself: this is the last of them.
+        let config = Config::deserialize(table).map_err(|error| ConfigError::Values(error.message().to_owned()))?;
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// The file as a table, once all of it is understood: an error points at line and column.
+fn read(path: &Path) -> Result<Table, ConfigError> {
+    let file = |error: std::io::Error| ConfigError::File { path: path.to_owned(), error: error.to_string() };
+    let text = |error: toml::de::Error| ConfigError::Text { path: path.to_owned(), message: error.to_string() };
+    let content = std::fs::read_to_string(path).map_err(file)?;
+    let config: Config = toml::from_str(&content).map_err(text)?;
+    config.book().map_err(|error| ConfigError::Text { path: path.to_owned(), message: error.to_string() })?;
+    toml::from_str(&content).map_err(text)
+}
+
+/// A number or a truth value where it is one, else a text.
+fn scalar(text: &str) -> Value {
+    match (text.parse::<i64>(), text) {
+        (Ok(number), _) => Value::Integer(number),
+        (_, "true") => Value::Boolean(true),
+        (_, "false") => Value::Boolean(false),
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+/// Puts a value in its place, if the configuration still can be understood with it.
+fn set(table: &mut Table, place: &str, path: &str, value: Value) -> Result<(), ConfigError> {
+    let error = |message: String| ConfigError::Override { place: place.to_owned(), message };
+    let mut names: Vec<&str> = path.split('.').collect();
+    let last = names.pop().filter(|name| !name.is_empty()).ok_or_else(|| error("it names nothing".to_owned()))?;
+    let mut at = &mut *table;
+    for name in names {
+        let within = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
+        at = within.as_table_mut().ok_or_else(|| error(format!("`{name}` is not a table")))?;
+    }
+    at.insert(last.to_owned(), value);
+    match Config::deserialize(table.clone()) {
+        Ok(_) => Ok(()),
+        Err(cause) => Err(error(cause.message().to_owned())),
+    }
+}
+
+impl Config {
+    /// What goes together, and what does not.
+    fn validate(&self) -> Result<(), ConfigError> {
+        let error = |message: String| Err(ConfigError::Values(message));
+        self.book()?;
+        let store = &self.store;
+        if store.instances == Some(0) {
+            return error("store.instances is 0: expected at least 1".to_owned());
+        }
+        if store.url.url().is_memory() {
+            if store.failure.is_some() || store.instances.is_some() || store.lazy {
+                return error(
+                    "store.failure, store.instances and store.lazy are for Redis: memory:// always answers".to_owned(),
+                );
+            }
+        } else if store.snapshot.is_some() {
+            return error("store.snapshot is for memory://: Redis keeps its own".to_owned());
+        } else if store.url.url().failure_policy().is_some() && self.failure_policy().is_some() {
+            return error("the failure policy is said twice: in store.url and beside it".to_owned());
+        }
+        for (number, token) in self.tokens.iter().enumerate() {
+            if token.scopes.is_empty() {
+                return error(format!("token[{number}] has no scopes: expected [\"check\"], [\"admin\"] or both"));
+            }
+            if token.file.is_some() == token.env.is_some() {
+                return error(format!("token[{number}]: expected either `file` or `env`"));
+            }
+        }
+        let bounds = &self.bounds;
+        for (name, value) in [
+            ("max_connections", bounds.max_connections),
+            ("max_body", bounds.max_body),
+            ("max_batch", bounds.max_batch),
+            ("max_streams", bounds.max_streams as usize),
+        ] {
+            if value == 0 {
+                return error(format!("bounds.{name} is 0: expected at least 1"));
+            }
+        }
+        if bounds.max_body > 16 << 20 {
+            return error("bounds.max_body is above 16 MiB: expected less".to_owned());
+        }
+        if [self.http.listen, self.resp.listen].iter().all(|listen| *listen == Listen::Off) {
+            return error("http.listen and resp.listen are both off: expected at least one".to_owned());
+        }
+        self.validate_exposure()
+    }
+
+    /// Nobody listens beyond this machine by accident.
+    fn validate_exposure(&self) -> Result<(), ConfigError> {
+        let has = |scope| self.tokens.iter().any(|token| token.scopes.contains(&scope));
+        let (check, admin) = (has(super::Scope::Check), has(super::Scope::Admin));
+        let asks_certificate = |tls: &Option<TlsConfig>| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let listeners = [
+            (
+                "http",
+                self.http.listen,
+                self.http.insecure,
+                check || self.http.tls.is_some(),
+                "[http.tls] or a token of scope check",
+            ),
+            (
+                "resp",
+                self.resp.listen,
+                self.resp.insecure,
+                check || self.resp.tls.is_some(),
+                "[resp.tls] or a token of scope check",
+            ),
+            (
+                "admin",
+                self.admin.listen,
+                self.admin.insecure,
+                admin || asks_certificate(&self.admin.tls),
+                "a token of scope admin, or [admin.tls] with client_ca",
+            ),
+        ];
+        for (name, listen, insecure, is_guarded, guard) in listeners {
+            let is_beyond = listen.address().is_some_and(|address| !address.ip().is_loopback());
+            if is_beyond && !is_guarded && !insecure {
+                return Err(ConfigError::Values(format!(
+                    "{name} would listen on {listen}, beyond this machine, and let in everybody: expected {guard}; or say \
+                     that it is meant, by {name}.insecure = true or --insecure"
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! The body of a request: no larger and no slower than it may be.
+
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::problem::Problem;
+
+/// Reads all of it.
+pub(super) async fn read(body: Incoming, limit: usize, patience: Duration) -> Result<Bytes, Problem> {
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large(limit));
+    }
+    let mut reading = pin!(collect(body, limit));
+    // Most often it came with the head: then no timer is needed.
+    let at_once = std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
+    if let Poll::Ready(read) = at_once {
+        return read;
+    }
+    match tokio::time::timeout(patience, reading).await {
+        Ok(read) => read,
+        Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {patience:?}"))),
+    }
+}
+
+async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, Problem> {
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Problem::bad(format!("the body broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + all.len() + data.len() > limit {
+            return Err(too_large(limit));
+        }
+        if first.is_empty() && all.is_empty() {
+            first = data;
+        } else {
+            all.extend_from_slice(&std::mem::take(&mut first));
+            all.extend_from_slice(&data);
+        }
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {limit} bytes"))
+}

@@ -1,0 +1,149 @@
+//! Checks, looks, refunds and resets.
+
+use http::StatusCode;
+use serde::Serialize;
+use tidegate::{AnyStore, CheckError, Cost, Gate, Subject, Verdict};
+use tidegate_core::composed_key;
+
+use super::Response;
+use super::answer::{Told, json, of_verdict};
+use super::problem::Problem;
+use super::request::{About, Batch, Cost1, Question};
+use crate::inline::Inline;
+use crate::server::{Live, Server};
+
+/// A verdict, and whether it is of limits that came along.
+struct Ruled {
+    verdict: Verdict,
+    is_inline: bool,
+}
+
+/// `POST /v1/check`, and `/v1/peek`, which takes nothing.
+pub(super) async fn check(
+    server: &Server,
+    live: &Live,
+    question: &Question<'_>,
+    cost: Cost1,
+    denied: StatusCode,
+) -> Result<Response, Problem> {
+    let ruled = decide(server, &live.gate, &question.about(cost)?).await?;
+    Ok(of_verdict(live, &ruled.verdict, ruled.is_inline, denied))
+}
+
+#[derive(Serialize)]
+struct Results<'a> {
+    results: Vec<Told<'a>>,
+}
+
+/// `POST /v1/check:batch`: each for itself, in order; or together. Nothing is taken if one of them is no question.
+pub(super) async fn batch(server: &Server, live: &Live, batch: &Batch<'_>) -> Result<Response, Problem> {
+    let count = batch.checks.len();
+    if count == 0 || count > live.config.bounds.max_batch {
+        let most = live.config.bounds.max_batch;
+        return Err(Problem::bad(format!("there are {count} checks: expected 1 to {most}")));
+    }
+    let named = |number: usize, problem: Problem| problem.within(&format!("checks[{number}]"));
+    let mut asked = Vec::with_capacity(count);
+    for (number, question) in batch.checks.iter().enumerate() {
+        let about = question.about(Cost1::May).map_err(|problem| named(number, problem))?;
+        is_known(&live.gate, &about).map_err(|problem| named(number, problem))?;
+        asked.push(about);
+    }
+    if batch.together {
+        return together(live, &asked).await;
+    }
+    let mut ruled = Vec::with_capacity(count);
+    for (number, about) in asked.iter().enumerate() {
+        ruled.push(decide(server, &live.gate, about).await.map_err(|problem| named(number, problem))?);
+    }
+    let results = ruled.iter().map(|ruled| Told::of(&ruled.verdict, ruled.is_inline)).collect();
+    Ok(json(&Results { results }))
+}
+
+/// One request that all of them must meet.
+async fn together(live: &Live, asked: &[About<'_>]) -> Result<Response, Problem> {
+    let Some(subjects) = asked.iter().map(About::subject).collect::<Option<Vec<Subject<'_>>>>() else {
+        return Err(Problem::bad("`together` is for policies by name: expected no `limits`"));
+    };
+    let verdict = match live.gate.decide_at_once(&subjects) {
+        Some(verdict) => verdict,
+        None => live.gate.decide(&subjects).await,
+    };
+    Ok(of_verdict(live, &verdict.map_err(problem)?, false, StatusCode::OK))
+}
+
+/// Whether a question can be answered, before anything is taken.
+fn is_known(gate: &Gate<AnyStore>, about: &About<'_>) -> Result<(), Problem> {
+    match about {
+        About::Named(subject) => gate.knows(subject.policy).map_err(problem),
+        About::Inline { limits, .. } => inline(gate, limits).map(drop),
+    }
+}
+
+async fn decide(server: &Server, gate: &Gate<AnyStore>, about: &About<'_>) -> Result<Ruled, Problem> {
+    let verdict = match about {
+        About::Named(subject) => {
+            let subjects = std::slice::from_ref(subject);
+            let verdict = match gate.decide_at_once(subjects) {
+                Some(verdict) => verdict,
+                None => gate.decide(subjects).await,
+            };
+            return Ok(Ruled { verdict: verdict.map_err(problem)?, is_inline: false });
+        }
+        About::Inline { limits, key, tenant, cost } => {
+            let Inline { label, limiter } = inline(gate, limits)?;
+            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
+            let decision = limiter.check(&key[..]).cost(*cost).await.map_err(problem)?;
+            if *cost > Cost::ZERO {
+                server.metrics.inline(&decision);
+            }
+            Verdict::of_one(label, decision)
+        }
+    };
+    Ok(Ruled { verdict, is_inline: true })
+}
+
+/// `POST /v1/refund`: gives back what a request took that did not happen after all.
+pub(super) async fn refund(live: &Live, question: &Question<'_>) -> Result<Response, Problem> {
+    let decision = match question.about(Cost1::May)? {
+        About::Named(subject) => live.gate.refund(subject).await.map_err(problem)?,
+        About::Inline { limits, key, tenant, cost } => {
+            let key = composed_key(tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
+            Some(inline(&live.gate, limits)?.limiter.refund(&key[..], cost).await.map_err(problem)?)
+        }
+    };
+    match decision {
+        Some(decision) => Ok(json(&Told::of_decision(&decision))),
+        None => Err(Problem::new(StatusCode::CONFLICT, "this key has no limit, or is blocked: nothing was ever taken")),
+    }
+}
+
+/// `POST /v1/reset`: forgets what a key has used, and answers what it has now.
+pub(super) async fn reset(server: &Server, live: &Live, question: &Question<'_>) -> Result<Response, Problem> {
+    let about = question.about(Cost1::Never)?;
+    match &about {
+        About::Named(subject) => {
+            live.gate.reset(subject.policy, subject.key, subject.tenant).await.map_err(problem)?;
+        }
+        About::Inline { limits, key, tenant, .. } => {
+            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
+            inline(&live.gate, limits)?.limiter.reset(&key[..]).await.map_err(problem)?;
+        }
+    }
+    tracing::info!("a key was reset");
+    let ruled = decide(server, &live.gate, &about).await?;
+    Ok(of_verdict(live, &ruled.verdict, ruled.is_inline, StatusCode::OK))
+}
+
+fn inline(gate: &Gate<AnyStore>, limits: &str) -> Result<Inline, Problem> {
+    Inline::find(gate, limits).map_err(|error| Problem::bad(format!("`limits`: {error}")))
+}
+
+fn problem(error: CheckError) -> Problem {
+    match error {
+        CheckError::UnknownPolicy { .. } => Problem::not_found(error.to_string()),
+        CheckError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        CheckError::EmptyKey(_) | CheckError::Cost(_) => Problem::bad(error.to_string()),
+        other => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string()),
+    }
+}

@@ -1,0 +1,174 @@
+//! Which answer a request gets.
+
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use http_body_util::Full;
+
+use super::problem::Problem;
+use super::request::{Batch, Cost1, Question, parse};
+use super::{Http, Request, Response, answer, body, checks};
+use crate::auth::Access;
+use crate::config::Scope;
+use crate::metrics;
+use crate::server::Live;
+
+/// How many times the body of a batch may be as large as that of one check.
+const BATCH_BODY: usize = 16;
+
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// What is asked for, by its path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Check,
+    Batch,
+    Peek,
+    Refund,
+    Reset,
+    Health,
+    Ready,
+    Metrics,
+    OpenApi,
+}
+
+impl Target {
+    fn of(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/check" => Self::Check,
+            "/v1/check:batch" => Self::Batch,
+            "/v1/peek" => Self::Peek,
+            "/v1/refund" => Self::Refund,
+            "/v1/reset" => Self::Reset,
+            "/healthz" => Self::Health,
+            "/readyz" => Self::Ready,
+            "/metrics" => Self::Metrics,
+            "/openapi.json" => Self::OpenApi,
+            _ => return None,
+        })
+    }
+
+    /// Whom it is for: `None` for everybody.
+    fn scope(self) -> Option<Scope> {
+        match self {
+            Self::Check | Self::Batch | Self::Peek | Self::Refund => Some(Scope::Check),
+            Self::Reset | Self::Metrics => Some(Scope::Admin),
+            Self::Health | Self::Ready | Self::OpenApi => None,
+        }
+    }
+
+    fn is_question(self) -> bool {
+        matches!(self, Self::Check | Self::Batch | Self::Peek | Self::Refund | Self::Reset)
+    }
+}
+
+pub(super) async fn answer(http: &Http, request: Request) -> Result<Response, Problem> {
+    let (head, body) = request.into_parts();
+    let target = Target::of(head.uri.path())
+        .ok_or_else(|| Problem::not_found("there is nothing at this path; /openapi.json says what there is"))?;
+    let is_elsewhere = match target.scope() {
+        Some(Scope::Admin) => !http.is_admin,
+        Some(Scope::Check) => http.is_admin,
+        None => false,
+    };
+    if is_elsewhere {
+        let place = if http.is_admin { "listener for checks (http.listen)" } else { "admin listener (admin.listen)" };
+        return Err(Problem::not_found(format!("this is served by the {place}")));
+    }
+    // Of one configuration from here on, whatever comes in between.
+    let server = &*http.server;
+    let live = server.live();
+    let live: &Live = &live;
+    if let Some(scope) = target.scope() {
+        authorize(live, &head.headers, scope)?;
+    }
+    if !target.is_question() {
+        if head.method != Method::GET && head.method != Method::HEAD {
+            return Err(Problem::not_allowed("GET, HEAD"));
+        }
+        no_query(&head.uri)?;
+        return look(http, live, target);
+    }
+    if head.method != Method::POST {
+        return Err(Problem::not_allowed("POST"));
+    }
+    let denied = match target {
+        Target::Check => denied_status(&head.uri)?,
+        _ => no_query(&head.uri).map(|()| StatusCode::OK)?,
+    };
+    let bounds = &live.config.bounds;
+    let limit = if target == Target::Batch { bounds.max_body * BATCH_BODY } else { bounds.max_body };
+    let body = body::read(body, limit, bounds.body_timeout.0).await?;
+    if target == Target::Batch {
+        return checks::batch(server, live, &parse::<Batch<'_>>(&head.headers, &body)?).await;
+    }
+    let question: Question<'_> = parse(&head.headers, &body)?;
+    match target {
+        Target::Peek => checks::check(server, live, &question, Cost1::Never, StatusCode::OK).await,
+        Target::Refund => checks::refund(live, &question).await,
+        Target::Reset => checks::reset(server, live, &question).await,
+        _ => checks::check(server, live, &question, Cost1::May, denied).await,
+    }
+}
+
+fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), Problem> {
+    if live.tokens.is_open(scope) {
+        return Ok(());
+    }
+    let shown = fields.get(http::header::AUTHORIZATION).and_then(|value| {
+        let (kind, token) = value.as_bytes().split_at_checked("Bearer ".len())?;
+        kind.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
+    });
+    match live.tokens.access(shown, scope) {
+        Access::Granted => Ok(()),
+        Access::Unknown => Err(Problem::unauthorized()),
+        Access::Forbidden => {
+            Err(Problem::new(StatusCode::FORBIDDEN, "this token is not for this: expected another scope"))
+        }
+    }
+}
+
+fn no_query(uri: &Uri) -> Result<(), Problem> {
+    match uri.query() {
+        None | Some("") => Ok(()),
+        Some(_) => Err(Problem::bad("expected no query")),
+    }
+}
+
+/// `?status=429`: with which status a denial is answered, where it is not 200.
+fn denied_status(uri: &Uri) -> Result<StatusCode, Problem> {
+    let query = uri.query().unwrap_or_default();
+    if query.is_empty() {
+        return Ok(StatusCode::OK);
+    }
+    let status = query.strip_prefix("status=").and_then(|text| text.parse::<u16>().ok());
+    match status.filter(|status| (400..600).contains(status)).and_then(|status| StatusCode::from_u16(status).ok()) {
+        Some(status) => Ok(status),
+        None => Err(Problem::bad("expected no query, or status=429: the status of a denial, from 400 to 599")),
+    }
+}
+
+fn look(http: &Http, live: &Live, target: Target) -> Result<Response, Problem> {
+    let server = &http.server;
+    match target {
+        Target::Health => Ok(answer::json(&serde_json::json!({ "status": "ok" }))),
+        Target::Ready => {
+            if server.is_ending() {
+                return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "this server is ending"));
+            }
+            let store = if live.is_degraded() { "degraded" } else { "ok" };
+            Ok(answer::json(&serde_json::json!({ "status": "ok", "config": live.hash, "store": store })))
+        }
+        Target::Metrics => {
+            let text = metrics::text(server).map_err(|error| {
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {error}"))
+            })?;
+            Ok(typed(text, "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+        }
+        _ => Ok(typed(OPENAPI.to_owned(), "application/json")),
+    }
+}
+
+fn typed(text: String, kind: &'static str) -> Response {
+    let mut response = Response::new(Full::new(text.into()));
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

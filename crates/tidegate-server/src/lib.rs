@@ -1,0 +1,38 @@
+//! Tidegate as a server: rate limits for every language, over HTTP and RESP, in memory or on Redis.
+//!
+//! A server is a function of its configuration, its listeners and its end: [`run`]. `tidegate serve` is ten lines around it.
+//!
+//! ```no_run
+//! use tidegate_server::{Config, Listeners, run};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::default();
+//! let listeners = Listeners::bind(&config)?;
+//! println!("listening on {:?}", listeners.http());
+//! run(config, listeners, None, || {}, async { drop(tokio::signal::ctrl_c().await) }).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod auth;
+pub mod config;
+mod error;
+mod http;
+mod inline;
+pub mod log;
+mod metrics;
+mod monitor;
+mod net;
+mod reload;
+mod resp;
+mod run;
+mod server;
+mod snapshot;
+mod tls;
+
+pub use config::{Config, ConfigError, Source};
+pub use error::ServeError;
+pub use net::Listeners;
+#[cfg(feature = "given-time")]
+pub use run::run_at;
+pub use run::{Reloads, run};

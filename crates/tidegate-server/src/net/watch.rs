@@ -1,0 +1,119 @@
+//! What a connection is at, and since when: so that one timer a connection is enough.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::{Clock, Timestamp};
+
+/// How long a connection may be at what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) head: Duration,
+    pub(crate) idle: Duration,
+    pub(crate) write: Duration,
+}
+
+/// What a connection is at. Shared by its stream, which sees the bytes, its service, which sees the requests, and its timer.
+pub(crate) struct Watch {
+    clock: Clock,
+    phase: AtomicU8,
+    since: AtomicU64,
+    /// Since when the client leaves an answer unread; 0 where it does not.
+    unread_since: AtomicU64,
+    times: Times,
+}
+
+/// Nothing is asked.
+const IDLE: u8 = 0;
+/// A request has begun to come.
+const HEAD: u8 = 1;
+/// A request is being answered.
+const BUSY: u8 = 2;
+/// HTTP/2, which has its own ways: only long silence ends it.
+const MANY: u8 = 3;
+/// No byte has come yet.
+const NEW: u8 = 4;
+
+/// Behind this come many requests at a time.
+const HTTP2_BEGINS: &[u8] = b"PRI ";
+
+impl Watch {
+    pub(crate) fn new(times: Times) -> Self {
+        let clock = Clock::system();
+        let since = AtomicU64::new(clock.now().as_nanos());
+        Self { clock, phase: AtomicU8::new(NEW), since, unread_since: AtomicU64::new(0), times }
+    }
+
+    fn enter(&self, phase: u8) {
+        self.phase.store(phase, Ordering::Relaxed);
+        self.since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Bytes have come.
+    pub(super) fn has_read(&self, bytes: &[u8]) {
+        match self.phase.load(Ordering::Relaxed) {
+            NEW if bytes.starts_with(HTTP2_BEGINS) => self.enter(MANY),
+            NEW | IDLE if !bytes.is_empty() => self.enter(HEAD),
+            MANY => self.enter(MANY),
+            _ => {}
+        }
+    }
+
+    /// Bytes were taken, or were not, because the client has not read those before them.
+    pub(super) fn has_written(&self, is_taken: bool) {
+        let unread = &self.unread_since;
+        if is_taken {
+            if unread.load(Ordering::Relaxed) != 0 {
+                unread.store(0, Ordering::Relaxed);
+            }
+        } else if unread.load(Ordering::Relaxed) == 0 {
+            unread.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// A request has come whole.
+    pub(crate) fn begin(&self) {
+        if self.phase.load(Ordering::Relaxed) != MANY {
+            self.phase.store(BUSY, Ordering::Relaxed);
+        }
+    }
+
+    /// It is answered, and the next may come.
+    pub(crate) fn end(&self) {
+        if self.phase.load(Ordering::Relaxed) != MANY {
+            self.enter(IDLE);
+        }
+    }
+
+    /// The next request has begun to come, together with the end of the last.
+    pub(crate) fn has_begun(&self) {
+        self.enter(HEAD);
+    }
+
+    /// Whether many requests may be on their way at a time.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == MANY
+    }
+
+    /// How much longer the connection may be at what it is at; `None` if it has been for too long.
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        let left = |since: u64, allowed: Duration| {
+            let until = Timestamp::from_nanos(since).saturating_add(allowed);
+            (until > now).then(|| Duration::from_nanos(until.as_nanos() - now.as_nanos()))
+        };
+        let since = self.since.load(Ordering::Relaxed);
+        let left_of_phase = match self.phase.load(Ordering::Relaxed) {
+            IDLE | MANY => left(since, self.times.idle)?,
+            // Who has connected and says nothing is idle, too: connections are made ahead of time.
+            NEW => left(since, self.times.idle)?,
+            HEAD => left(since, self.times.head)?,
+            // The service sees to it that this ends. Look again when the next phase may be over.
+            _ => self.times.head.min(self.times.idle),
+        };
+        match self.unread_since.load(Ordering::Relaxed) {
+            0 => Some(left_of_phase.min(self.times.write)),
+            unread => Some(left_of_phase.min(left(unread, self.times.write)?)),
+        }
+    }
+}

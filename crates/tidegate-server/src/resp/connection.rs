@@ -1,0 +1,277 @@
+//! One connection: bytes in, commands decided, replies out.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate::{AnyStore, CheckError, Cost, Key, Limiter};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use super::command::{self, Then};
+use super::frame::{self, Frame, Words};
+use super::reply::{Replies, Version};
+use super::throttle::{Form, Throttle};
+use crate::config::Scope;
+use crate::inline::BucketNumbers;
+use crate::metrics::Spoken;
+use crate::net::{Drains, Stream};
+use crate::server::{Live, Server};
+
+/// What is read at a time, at first and at most.
+const FIRST_READ: usize = 4 * 1024;
+const MOST_READ: usize = 64 * 1024;
+/// Replies that are sent before more is decided.
+const MOST_REPLIES: usize = 64 * 1024;
+
+/// Who is at the other end.
+pub(super) struct Session {
+    pub(super) id: i64,
+    pub(super) version: Version,
+    pub(super) name: Option<Vec<u8>>,
+    pub(super) token: Option<Box<[u8]>>,
+}
+
+impl Session {
+    pub(super) fn new(id: i64) -> Self {
+        Self { id, version: Version::Two, name: None, token: None }
+    }
+}
+
+/// A connection, as a future that ends when it does.
+pub(super) struct Connection {
+    talking: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_ending: Arc<Notify>,
+}
+
+impl Connection {
+    pub(super) fn new(server: Arc<Server>, stream: Stream) -> Self {
+        static NEXT: AtomicI64 = AtomicI64::new(1);
+        let is_ending = Arc::new(Notify::new());
+        let session = Session::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        let talk = Talk { server, stream, session, replies: Replies::default(), input: Vec::new() };
+        let ending = Arc::clone(&is_ending);
+        Self { talking: Box::pin(async move { talk.run(&ending).await }), is_ending }
+    }
+}
+
+impl Future for Connection {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.talking.as_mut().poll(context)
+    }
+}
+
+impl Drains for Connection {
+    fn drain(&mut self) {
+        self.is_ending.notify_one();
+    }
+}
+
+struct Talk {
+    server: Arc<Server>,
+    stream: Stream,
+    session: Session,
+    input: Vec<u8>,
+    replies: Replies,
+}
+
+impl Talk {
+    async fn run(mut self, ending: &Notify) {
+        let mut chunk = FIRST_READ;
+        let mut ended = std::pin::pin!(ending.notified());
+        loop {
+            self.input.reserve(chunk);
+            let room = self.input.capacity() - self.input.len();
+            let read = tokio::select! {
+                biased;
+                read = self.stream.read_buf(&mut self.input) => read,
+                () = &mut ended => return self.end().await,
+            };
+            match read {
+                Ok(0) | Err(_) => return,
+                Ok(read) if read == room => chunk = MOST_READ.min(chunk * 2),
+                Ok(_) => {}
+            }
+            if self.answer().await == Then::Close {
+                return self.end().await;
+            }
+        }
+    }
+
+    /// Ends the connection so that what was answered arrives.
+    async fn end(mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// Answers all commands that have come whole.
+    async fn answer(&mut self) -> Then {
+        let server = Arc::clone(&self.server);
+        let live = Arc::clone(&server.live());
+        let begun = server.clock.now();
+        let input = std::mem::take(&mut self.input);
+        let mut batch = Batch { server: &server, asked: SmallVec::new() };
+        let (mut at, mut count) = (0, 0);
+        let then = loop {
+            match frame::read(&input[at..]) {
+                Frame::Partial => break Then::GoOn,
+                Frame::Nothing(length) => at += length,
+                Frame::Command(words, length) => {
+                    at += length;
+                    count += 1;
+                    if self.command(words, &mut batch, &live).await == Then::Close {
+                        break Then::Close;
+                    }
+                }
+                Frame::Bad(text) => {
+                    batch.flush(&mut self.replies).await;
+                    server.metrics.refused(Spoken::Resp);
+                    self.replies.error(&format!("ERR {text}"));
+                    break Then::Close;
+                }
+            }
+            if self.replies.bytes.len() + batch.expected() > MOST_REPLIES {
+                batch.flush(&mut self.replies).await;
+                if self.send().await.is_err() {
+                    return Then::Close;
+                }
+            }
+        };
+        batch.flush(&mut self.replies).await;
+        if at > 0 {
+            self.stream.watch().end();
+        }
+        drop(batch);
+        self.keep_rest(input, at);
+        let after = server.clock.now().as_nanos().saturating_sub(begun.as_nanos());
+        server.metrics.answered(Spoken::Resp, count, Duration::from_nanos(after));
+        if self.send().await.is_err() { Then::Close } else { then }
+    }
+
+    /// What has come of the next command.
+    fn keep_rest(&mut self, mut input: Vec<u8>, at: usize) {
+        if at == input.len() {
+            input.clear();
+            // Who has asked for much is not kept room for while they ask for nothing.
+            if input.capacity() > FIRST_READ {
+                input = Vec::new();
+            }
+        } else if at > 0 {
+            input.drain(..at);
+            self.stream.watch().has_begun();
+        }
+        self.input = input;
+    }
+
+    async fn command<'i>(&mut self, words: Words<'i>, batch: &mut Batch<'_, 'i>, live: &Live) -> Then {
+        if let Some(form) = Form::of(words[0]) {
+            let read = match self.session.may(live, Scope::Check) {
+                true => Throttle::read(form, &words, &live.gate),
+                false => Err("NOAUTH Authentication required.".to_owned()),
+            };
+            match read {
+                Ok(throttle) => batch.asked.push(throttle),
+                Err(text) => {
+                    batch.flush(&mut self.replies).await;
+                    self.server.metrics.refused(Spoken::Resp);
+                    self.replies.error(&text);
+                }
+            }
+            return Then::GoOn;
+        }
+        batch.flush(&mut self.replies).await;
+        if words[0].eq_ignore_ascii_case(b"DEL") && words.len() > 1 {
+            self.delete(&words[1..], live).await;
+            return Then::GoOn;
+        }
+        command::answer(&words, &mut self.session, live, &mut self.replies)
+    }
+
+    /// `DEL key …`: forgets what keys have used.
+    async fn delete(&mut self, keys: &[&[u8]], live: &Live) {
+        if !self.session.may(live, Scope::Check) && !self.session.may(live, Scope::Admin) {
+            return self.replies.error("NOAUTH Authentication required.");
+        }
+        if !self.session.may(live, Scope::Admin) {
+            return self.replies.error("NOPERM this token may not reset keys: expected one of scope admin");
+        }
+        match forget(keys, live).await {
+            Ok(()) => self.replies.integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)),
+            Err(error) => self.replies.error(&format!("ERR {error}")),
+        }
+    }
+
+    async fn send(&mut self) -> std::io::Result<()> {
+        if self.replies.bytes.is_empty() {
+            return Ok(());
+        }
+        self.stream.write_all(&self.replies.bytes).await?;
+        self.replies.bytes.clear();
+        if self.replies.bytes.capacity() > FIRST_READ {
+            self.replies.bytes = Vec::new();
+        }
+        self.stream.flush().await
+    }
+}
+
+async fn forget(keys: &[&[u8]], live: &Live) -> Result<(), CheckError> {
+    for key in keys {
+        Key::new(key)?;
+    }
+    // A key has one bucket, whatever its rate: any will do.
+    let any = BucketNumbers { burst: 1, count: 1, period: Duration::from_secs(1) };
+    let Ok(limiter) = any.find(&live.gate) else { return Ok(()) };
+    for key in keys {
+        limiter.reset(key).await?;
+    }
+    Ok(())
+}
+
+/// Requests that will be decided at one time.
+struct Batch<'s, 'i> {
+    server: &'s Server,
+    asked: SmallVec<[Throttle<'i>; 4]>,
+}
+
+/// How long a reply to one is, about.
+const REPLY: usize = 32;
+
+impl Batch<'_, '_> {
+    /// How long the replies will be, about.
+    fn expected(&self) -> usize {
+        self.asked.len() * REPLY
+    }
+
+    /// Decides on all of them, and writes the replies in their order.
+    async fn flush(&mut self, replies: &mut Replies) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let asked = std::mem::take(&mut self.asked);
+        let each: SmallVec<[(&Limiter<AnyStore>, Key<'_>, Cost); 4]> = asked
+            .iter()
+            // None of them is empty: that was refused before.
+            .filter_map(|one| Some((&one.limiter, Key::new(one.key).ok()?, one.cost)))
+            .collect();
+        let decided = match Limiter::check_each_at_once(&each) {
+            Some(decided) => decided,
+            None => Limiter::check_each(&each).await,
+        };
+        match decided {
+            Ok(decisions) => {
+                for (one, decision) in asked.iter().zip(&decisions) {
+                    if one.cost > Cost::ZERO {
+                        self.server.metrics.inline(decision);
+                    }
+                    replies.five(one.form.reply(decision));
+                }
+            }
+            Err(error) => asked.iter().for_each(|_| replies.error(&format!("ERR {error}"))),
+        }
+    }
+}

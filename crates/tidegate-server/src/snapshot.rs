@@ -1,0 +1,109 @@
+//! The counts of a memory store over a restart: written now and then and at the end, whole or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidegate::{AnyStore, MemoryStore};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::ServeError;
+use crate::server::Server;
+
+/// What the file keeps; `None` if there is no file yet.
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, ServeError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Whether it can be written is to be known now, and not at the end.
+            let probe = beside(path);
+            let _ = create(&probe).map_err(|error| of(path, &error))?;
+            fs::remove_file(&probe).map_err(|error| of(path, &error))?;
+            Ok(None)
+        }
+        Err(error) => Err(of(path, &error)),
+    }
+}
+
+fn of(path: &Path, error: &dyn std::fmt::Display) -> ServeError {
+    ServeError::Snapshot { path: path.to_owned(), error: error.to_string() }
+}
+
+/// A file in the same folder: only within one is a file put in the place of another at once.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".new.{}", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Readable by its owner only: the secret of the store is in it.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Writes a snapshot in the place of the one before, and answers of how many keys.
+fn write(store: &MemoryStore, path: &Path) -> io::Result<u64> {
+    let new = beside(path);
+    let written = write_new(store, &new).and_then(|keys| fs::rename(&new, path).map(|()| keys));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    // So that the name, too, outlives the machine.
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        File::open(folder)?.sync_all()?;
+    }
+    written
+}
+
+fn write_new(store: &MemoryStore, path: &Path) -> io::Result<u64> {
+    let mut file = BufWriter::with_capacity(256 * 1024, create(path)?);
+    let keys = store.write_snapshot(&mut file)?;
+    file.flush()?;
+    file.get_ref().sync_all()?;
+    Ok(keys)
+}
+
+/// Writes now and then until the server ends, and once more then.
+pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken) {
+    let (path, interval) = {
+        let live = server.live();
+        let store = &live.config.store;
+        let Some(path) = store.snapshot.clone() else { return };
+        (path, store.snapshot_interval.0)
+    };
+    let mut was_good = true;
+    loop {
+        let is_last = tokio::select! {
+            () = tokio::time::sleep(interval) => false,
+            () = ended.cancelled() => true,
+        };
+        let written = tokio::task::spawn_blocking({
+            let (server, path) = (Arc::clone(&server), path.clone());
+            move || match server.live().gate.store() {
+                AnyStore::Memory(store) => write(store, &path),
+                _ => Ok(0),
+            }
+        });
+        let written = written.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let now_s = server.clock.now().as_nanos() / 1_000_000_000;
+        server.metrics.snapshot(written.as_ref().ok().map(|_| now_s));
+        match written {
+            Ok(keys) if is_last => tracing::info!(keys, path = %path.display(), "snapshot written"),
+            Ok(_) if !was_good => tracing::info!(path = %path.display(), "snapshots can be written again"),
+            Ok(_) => {}
+            Err(ref error) if was_good || is_last => {
+                tracing::error!(%error, path = %path.display(), "the snapshot cannot be written");
+            }
+            Err(_) => {}
+        }
+        was_good = written.is_ok();
+        if is_last {
+            return;
+        }
+    }
+}
