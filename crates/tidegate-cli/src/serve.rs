@@ -190,6 +190,7 @@ impl Greeting {
             // Who does not read it misses nothing else.
             let _ = self.lines.iter().try_for_each(|line| writeln!(stdout, "{line}"));
             let _ = stdout.flush();
+            return;
         }
         for (listener, address) in self.addresses {
             if let Some(address) = address {

@@ -149,6 +149,28 @@ pub(crate) fn text(server: &Arc<Server>) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
+/// The same in the older format, which Prometheus' own tools and most others read: there a counter's name ends with
+/// `_total` in its description, too.
+pub(crate) fn classic(text: &str) -> String {
+    let mut classic = String::with_capacity(text.len());
+    let mut help: Option<&str> = None;
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        if line.starts_with("# HELP ") {
+            help = Some(line);
+            continue;
+        }
+        let counter = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter"));
+        for line in help.take().into_iter().chain([line]) {
+            match counter {
+                Some(name) => classic.push_str(&line.replacen(name, &format!("{name}_total"), 1)),
+                None => classic.push_str(line),
+            }
+            classic.push('\n');
+        }
+    }
+    classic
+}
+
 struct Collected(Arc<Server>);
 
 impl fmt::Debug for Collected {
@@ -229,9 +251,10 @@ impl Collected {
     fn encode_labelled(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let server = &*self.0;
         let metrics = &server.metrics;
-        let mut info =
-            encoder.encode_descriptor("tidegate_config", "The configuration in use", None, MetricType::Info)?;
-        info.encode_info(&[("hash", server.live().hash.as_str()), ("version", env!("CARGO_PKG_VERSION"))])?;
+        let help = "The configuration in use, by its hash, and the version of the server";
+        let mut info = encoder.encode_descriptor("tidegate_config_info", help, None, MetricType::Gauge)?;
+        let labels = [("hash", server.live().hash.clone()), ("version", env!("CARGO_PKG_VERSION").to_owned())];
+        info.encode_family(&labels)?.encode_gauge(&1_i64)?;
 
         let help = "Decisions under limits that came with the request, by outcome";
         let mut inline = encoder.encode_descriptor("tidegate_inline_checks", help, None, MetricType::Counter)?;

@@ -3,14 +3,19 @@
 //! - [`vectors`]: the worked cases in `vectors/`, for any [`Subject`] that can be told the time.
 //! - [`mod@reference`]: a naive limiter, written from the definition of a decision and sharing no code with the real ones.
 //! - `redis`: real servers, sentinels and clusters, and a proxy that does to a connection what networks do.
+//! - `http`: a client that does what it is told, byte for byte; `tools`: clients of other languages.
 //! - [`walk`]: random requests that look for trouble: at edges, next to them, and back in time.
 //!
 //! A test kit panics where a test should fail.
 #![allow(clippy::expect_used, clippy::panic)]
 
 #[cfg(feature = "servers")]
+pub mod http;
+#[cfg(feature = "servers")]
 pub mod redis;
 pub mod reference;
+#[cfg(feature = "servers")]
+pub mod tools;
 pub mod vectors;
 pub mod walk;
 

@@ -66,7 +66,10 @@ impl<S: Store> Compiled<S> {
     pub(super) fn policy(&self, name: &str) -> Result<&NamedPolicy<S>, CheckError> {
         self.find(name).ok_or_else(|| CheckError::UnknownPolicy {
             name: name.chars().filter(|c| !c.is_control()).take(64).collect(),
-            known: self.book.names().map(Name::as_str).collect::<Vec<_>>().join(", "),
+            known: match self.book.names().map(Name::as_str).collect::<Vec<_>>().join(", ") {
+                none if none.is_empty() => "none, as there are no policies".to_owned(),
+                names => names,
+            },
         })
     }
 }

@@ -79,7 +79,7 @@ impl<'a> Told<'a> {
                 Outcome::NeverAllowed => None,
             },
             reset_after_us: figures.map(|decision| micros(decision.reset_after())),
-            delay_us: 0,
+            delay_us: micros(decision.delay()),
             retry_after: None,
             shadow: None,
             candidate: None,

@@ -15,6 +15,7 @@ use crate::server::Live;
 const BATCH_BODY: usize = 16;
 
 const OPENAPI: &str = include_str!("openapi.json");
+const OPENAPI_ADMIN: &str = include_str!("openapi-admin.json");
 
 /// What is asked for, by its path.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,7 +86,7 @@ pub(super) async fn answer(http: &Http, request: Request) -> Result<Response, Pr
             return Err(Problem::not_allowed("GET, HEAD"));
         }
         no_query(&head.uri)?;
-        return look(http, live, target);
+        return look(http, live, target, &head.headers);
     }
     if head.method != Method::POST {
         return Err(Problem::not_allowed("POST"));
@@ -139,14 +140,15 @@ fn denied_status(uri: &Uri) -> Result<StatusCode, Problem> {
     if query.is_empty() {
         return Ok(StatusCode::OK);
     }
-    let status = query.strip_prefix("status=").and_then(|text| text.parse::<u16>().ok());
-    match status.filter(|status| (400..600).contains(status)).and_then(|status| StatusCode::from_u16(status).ok()) {
-        Some(status) => Ok(status),
-        None => Err(Problem::bad("expected no query, or status=429: the status of a denial, from 400 to 599")),
+    match query {
+        "status=403" => Ok(StatusCode::FORBIDDEN),
+        "status=429" => Ok(StatusCode::TOO_MANY_REQUESTS),
+        "status=503" => Ok(StatusCode::SERVICE_UNAVAILABLE),
+        _ => Err(Problem::bad("expected no query, or the status of a denial: status=429, 403 or 503")),
     }
 }
 
-fn look(http: &Http, live: &Live, target: Target) -> Result<Response, Problem> {
+fn look(http: &Http, live: &Live, target: Target, head: &HeaderMap) -> Result<Response, Problem> {
     let server = &http.server;
     match target {
         Target::Health => Ok(answer::json(&serde_json::json!({ "status": "ok" }))),
@@ -161,13 +163,18 @@ fn look(http: &Http, live: &Live, target: Target) -> Result<Response, Problem> {
             let text = metrics::text(server).map_err(|error| {
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {error}"))
             })?;
-            Ok(typed(text, "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+            let accepts = head.get(http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            Ok(if accepts.contains("application/openmetrics-text") {
+                typed(text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+            } else {
+                typed(metrics::classic(&text), "text/plain; version=0.0.4; charset=utf-8")
+            })
         }
-        _ => Ok(typed(OPENAPI.to_owned(), "application/json")),
+        _ => Ok(typed(if http.is_admin { OPENAPI_ADMIN } else { OPENAPI }, "application/json")),
     }
 }
 
-fn typed(text: String, kind: &'static str) -> Response {
+fn typed(text: impl Into<bytes::Bytes>, kind: &'static str) -> Response {
     let mut response = Response::new(Full::new(text.into()));
     response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response

@@ -1,0 +1,159 @@
+//! A server in this process, on free ports, ended when it is dropped.
+#![allow(dead_code)] // Each test uses some of it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use tidegate::ManualClock;
+use tidegate_server::config::Listen;
+use tidegate_server::{Config, Listeners, Source, run, run_at};
+use tidegate_testkit::http::{HttpAnswer, HttpClient};
+use tokio::sync::oneshot;
+
+pub(crate) struct TestServer {
+    pub(crate) http: SocketAddr,
+    pub(crate) resp: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// A configuration of this text, on free ports.
+pub(crate) fn config(text: &str) -> Config {
+    let folder = std::env::temp_dir().join(format!("tidegate-config-{}-{}", std::process::id(), fastrand::u64(..)));
+    std::fs::write(&folder, text).unwrap();
+    let config = Source { file: Some(folder.clone()), ..Source::default() }.load();
+    std::fs::remove_file(folder).unwrap();
+    let mut config = config.unwrap_or_else(|error| panic!("{error}"));
+    config.http.listen = Listen::local(0);
+    config.resp.listen = Listen::local(0);
+    config.admin.listen = Listen::local(0);
+    config
+}
+
+impl TestServer {
+    pub(crate) fn start(config: Config) -> Self {
+        Self::start_with(config, None)
+    }
+
+    /// One that is told the time.
+    pub(crate) fn start_at(clock: &ManualClock, config: Config) -> Self {
+        Self::start_with(config, Some(clock.clone()))
+    }
+
+    fn start_with(config: Config, clock: Option<ManualClock>) -> Self {
+        let listeners = Listeners::bind(&config).unwrap();
+        let (http, resp, admin) = (listeners.http().unwrap(), listeners.resp().unwrap(), listeners.admin().unwrap());
+        let (end, ended) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let shutdown = async { drop(ended.await) };
+            let result = runtime.block_on(async {
+                match clock {
+                    Some(clock) => run_at(clock, config, listeners, shutdown).await,
+                    None => run(config, listeners, None, || {}, shutdown).await,
+                }
+            });
+            result.unwrap_or_else(|error| panic!("{error}"));
+        });
+        let server = Self { http, resp, admin, end: Some(end), thread: Some(thread) };
+        // Bound already: who connects waits until it is served.
+        assert_eq!(server.client().get("/readyz").unwrap().status, 200);
+        server
+    }
+
+    pub(crate) fn client(&self) -> HttpClient {
+        HttpClient::connect(self.http).unwrap()
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &str) -> HttpAnswer {
+        self.client().post(path, body).unwrap()
+    }
+
+    pub(crate) fn admin(&self) -> HttpClient {
+        HttpClient::connect(self.admin).unwrap()
+    }
+
+    /// The figure of a metric, with its labels.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let text = self.admin().get("/metrics").unwrap().body;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+
+    pub(crate) fn resp(&self) -> RespClient {
+        RespClient::connect(self.resp)
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the server ended in a panic");
+        }
+    }
+}
+
+/// A client that sends bytes and reads bytes.
+pub(crate) struct RespClient(pub(crate) TcpStream);
+
+impl RespClient {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Self(stream)
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    /// Sends a command, and reads exactly what is expected.
+    pub(crate) fn expect(&mut self, command: &[u8], reply: &str) {
+        self.send(command);
+        let mut bytes = vec![0; reply.len()];
+        self.0.read_exact(&mut bytes).unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(command)));
+        assert_eq!(String::from_utf8_lossy(&bytes), reply, "{:?}", String::from_utf8_lossy(command));
+    }
+
+    /// Five integers.
+    pub(crate) fn five(&mut self) -> [i64; 5] {
+        let mut numbers = [0; 5];
+        assert_eq!(self.line(), "*5");
+        for number in &mut numbers {
+            *number = self.line().strip_prefix(':').unwrap().parse().unwrap();
+        }
+        numbers
+    }
+
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap_or_else(|error| panic!("{error} after {line:?}"));
+            line.push(byte[0]);
+        }
+        String::from_utf8_lossy(&line).trim_end().to_owned()
+    }
+
+    /// All there is until the server ends the connection.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut bytes = Vec::new();
+        // A reset is an end as well.
+        let _ = self.0.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// A command as clients write it.
+pub(crate) fn command(words: &[&str]) -> Vec<u8> {
+    let parts: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    let count = parts.len();
+    format!("*{count}\r\n{}", parts.concat()).into_bytes()
+}
