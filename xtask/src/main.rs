@@ -47,6 +47,7 @@ fn main() -> ExitCode {
 
 fn test() -> anyhow::Result<()> {
     tools::ensure()?;
+    tools::ensure_clients(root()?)?;
     cargo(&["test", "--workspace", "--all-targets", "--locked"], &[])?;
     cargo(&["test", "--workspace", "--doc", "--locked"], &[])?;
     // What is lock-free, in every order that threads can take it. In a folder of its own, so that going to and fro does
@@ -75,11 +76,15 @@ fn bench(arguments: &[String]) -> anyhow::Result<()> {
     cargo(&command, &[])
 }
 
+fn root() -> anyhow::Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the repository")
+}
+
 /// Runs cargo in the repository, and shows how.
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
     let shown: Vec<String> = environment.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
     eprintln!("> {}cargo {}", shown.concat(), arguments.join(" "));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the repository")?;
+    let root = root()?;
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(program).args(arguments).envs(environment.iter().copied()).current_dir(root).status()?;
     if !status.success() {

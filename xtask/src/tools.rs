@@ -1,5 +1,6 @@
 //! The programs that the tests run beside our own, and the packages that bring them.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::bail;
@@ -11,7 +12,7 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 13] = [
     Tool { program: "bash", purpose: "pipes and bounds on memory", package: "bash" },
     Tool { program: "script", purpose: "a real terminal", package: "bsdutils" },
     Tool { program: "curl", purpose: "a client that does as Retry-After says", package: "curl" },
@@ -19,7 +20,41 @@ const TOOLS: [Tool; 7] = [
     Tool { program: "redis-sentinel", purpose: "real failovers", package: "redis-sentinel" },
     Tool { program: "taskset", purpose: "a core for each side of a measurement", package: "util-linux" },
     Tool { program: "openssl", purpose: "certificates for TLS", package: "openssl" },
+    Tool { program: "redis-cli", purpose: "a client for RESP", package: "redis-tools" },
+    Tool { program: "redis-benchmark", purpose: "a client for RESP that asks much", package: "redis-tools" },
+    Tool { program: "promtool", purpose: "what Prometheus thinks of metrics", package: "prometheus" },
+    Tool { program: "python3", purpose: "clients in Python", package: "python3-venv" },
+    Tool { program: "node", purpose: "clients in Node.js", package: "nodejs" },
+    Tool { program: "npm", purpose: "what these need", package: "npm" },
 ];
+
+/// Clients of other languages, at the versions that were tried.
+const PYTHON: [&str; 2] = ["redis==8.1.0", "schemathesis==4.32.5"];
+const NODE: [&str; 2] = ["ioredis@6.0.0", "redis@6.3.1"];
+
+/// Sees to it that clients of other languages are in target/tools, which tests look for them in.
+pub(crate) fn ensure_clients(root: &Path) -> anyhow::Result<()> {
+    let folder = root.join("target/tools");
+    let wanted = [&PYTHON[..], &NODE].concat().join(" ");
+    let note = folder.join("installed");
+    if std::fs::read_to_string(&note).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    eprintln!("> installing {wanted} in {}", folder.display());
+    std::fs::create_dir_all(folder.join("node"))?;
+    let script = format!(
+        "python3 -m venv python && python/bin/python -m pip install -q \
+         {} && npm install --silent --no-fund --no-audit --prefix node {}",
+        PYTHON.join(" "),
+        NODE.join(" ")
+    );
+    let status = Command::new("sh").args(["-ec", &script]).current_dir(&folder).status()?;
+    if !status.success() {
+        bail!("clients of other languages could not be installed from PyPI and npm: the tests of the server need them");
+    }
+    std::fs::write(note, wanted)?;
+    Ok(())
+}
 
 /// Sees to it that every tool is there: installed by apt where that can be, named where it cannot.
 pub(crate) fn ensure() -> anyhow::Result<()> {

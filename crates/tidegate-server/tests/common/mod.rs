@@ -43,6 +43,18 @@ impl TestServer {
     }
 
     fn start_with(config: Config, clock: Option<ManualClock>) -> Self {
+        let server = Self::launch(config, clock);
+        // Bound already: who connects waits until it is served.
+        assert_eq!(server.client().get("/readyz").unwrap().status, 200);
+        server
+    }
+
+    /// One that does not speak in clear.
+    pub(crate) fn start_tls(config: Config) -> Self {
+        Self::launch(config, None)
+    }
+
+    fn launch(config: Config, clock: Option<ManualClock>) -> Self {
         let listeners = Listeners::bind(&config).unwrap();
         let (http, resp, admin) = (listeners.http().unwrap(), listeners.resp().unwrap(), listeners.admin().unwrap());
         let (end, ended) = oneshot::channel();
@@ -57,10 +69,7 @@ impl TestServer {
             });
             result.unwrap_or_else(|error| panic!("{error}"));
         });
-        let server = Self { http, resp, admin, end: Some(end), thread: Some(thread) };
-        // Bound already: who connects waits until it is served.
-        assert_eq!(server.client().get("/readyz").unwrap().status, 200);
-        server
+        Self { http, resp, admin, end: Some(end), thread: Some(thread) }
     }
 
     pub(crate) fn client(&self) -> HttpClient {

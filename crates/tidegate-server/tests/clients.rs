@@ -1,0 +1,279 @@
+//! Real clients: what people use, as they use it.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{TestServer, config};
+use tidegate_testkit::redis::TlsFiles;
+use tidegate_testkit::tools;
+
+const POLICIES: &str = r#"
+[policies.api]
+limits = "100/minute"
+tiers = { premium = "1000/minute" }
+candidate = "50/minute"
+exceptions = [{ key = "root", unlimited = true }, { key = "evil", blocked = true }]
+[policies.shadowed]
+limits = "1/hour"
+shadow = true
+"#;
+
+/// Runs a program, and answers what it prints. It must succeed.
+fn output(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{text}\n{errors}", output.status);
+    text.into_owned()
+}
+
+fn redis_cli(server: &TestServer, arguments: &[&str]) -> String {
+    let port = server.resp.port().to_string();
+    output(Command::new("redis-cli").args(["-p", &port]).args(arguments))
+}
+
+#[test]
+fn redis_cli_as_it_is() {
+    let server = TestServer::start(config(""));
+    assert_eq!(redis_cli(&server, &["PING"]), "PONG\n");
+    assert_eq!(redis_cli(&server, &["CL.THROTTLE", "user123", "15", "30", "60"]), "0\n16\n15\n-1\n2\n");
+    assert_eq!(redis_cli(&server, &["-3", "cl.throttle", "other", "0", "1", "60", "1"]), "0\n1\n0\n-1\n60\n");
+    assert_eq!(redis_cli(&server, &["-3", "cl.throttle", "other", "0", "1", "60", "1"]), "1\n1\n0\n60\n60\n");
+    assert_eq!(redis_cli(&server, &["DEL", "other"]), "1\n");
+    assert_eq!(redis_cli(&server, &["CL.THROTTLE", "other", "0", "1", "60"]), "0\n1\n0\n-1\n60\n");
+    assert_eq!(redis_cli(&server, &["GCRA", "g", "5", "10", "60", "TOKENS", "3"]), "0\n6\n3\n-1\n18\n");
+    assert!(redis_cli(&server, &["FLUSHALL"]).starts_with("ERR unknown command 'FLUSHALL'"));
+    // Interactive: it asks for the documentation of all commands first.
+    let typed = "printf 'PING\\nCL.THROTTLE typed 15 30 60\\nquit\\n' | redis-cli -p $0";
+    let shown = output(Command::new("bash").args(["-c", typed, &server.resp.port().to_string()]));
+    assert_eq!(shown, "PONG\n0\n16\n15\n-1\n2\n");
+}
+
+#[test]
+fn redis_benchmark_is_admitted_exactly_the_limit() {
+    let server = TestServer::start(config(""));
+    let port = server.resp.port().to_string();
+    let arguments = ["-p", &port, "-n", "20000", "-c", "20", "-P", "16", "-q"];
+    output(Command::new("redis-benchmark").args(arguments).args(["CL.THROTTLE", "k", "999", "1", "86400"]));
+    assert_eq!(server.metric("tidegate_inline_checks_total{outcome=\"allowed\"}"), 1_000);
+    // Pipelines are rounded up to whole ones.
+    assert!(server.metric("tidegate_inline_checks_total{outcome=\"denied\"}") >= 19_000);
+}
+
+const REDIS_PY: &str = r#"
+import sys, redis
+port, token = int(sys.argv[1]), sys.argv[2] or None
+for protocol in (2, 3):
+    r = redis.Redis(port=port, protocol=protocol, password=token)
+    assert r.ping()
+    key = f"py:{protocol}"
+    assert r.execute_command("CL.THROTTLE", key, 15, 30, 60) == [0, 16, 15, -1, 2]
+    with r.pipeline(transaction=False) as p:
+        for _ in range(1000):
+            p.execute_command("CL.THROTTLE", key, 15, 30, 60)
+        answers = p.execute()
+    assert [a[0] for a in answers] == [0] * 15 + [1] * 985, answers[:20]
+    try:
+        r.execute_command("CL.THROTTLE", key, "abc", 30, 60)
+        raise SystemExit("no error")
+    except redis.ResponseError as error:
+        assert str(error) == "Cell error: Couldn't parse as integer: abc", error
+    assert r.execute_command("CL.THROTTLE", key, 15, 30, 60, 0)[2] == 0
+print("good")
+"#;
+
+#[test]
+fn redis_py() {
+    let server = TestServer::start(config(""));
+    let port = server.resp.port().to_string();
+    assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, ""])), "good\n");
+}
+
+const NODE: &str = r#"
+const [port, token] = [Number(process.argv[2]), process.argv[3] || undefined];
+const assert = require('assert');
+(async () => {
+  const Redis = require('ioredis');
+  const io = new Redis({ port, password: token });
+  assert.deepEqual(await io.call('CL.THROTTLE', 'io', 15, 30, 60), [0, 16, 15, -1, 2]);
+  const pipeline = io.pipeline();
+  for (let i = 0; i < 1000; i++) pipeline.call('CL.THROTTLE', 'io', 15, 30, 60);
+  const answers = await pipeline.exec();
+  assert.equal(answers.filter(([error, [limited]]) => !error && limited === 0).length, 15);
+  await assert.rejects(io.call('CL.THROTTLE', 'io', 1), /Cell error: Usage/);
+  await io.quit();
+  for (const RESP of [2, 3]) {
+    const { createClient } = require('redis');
+    const client = createClient({ socket: { port }, password: token, RESP });
+    await client.connect();
+    assert.deepEqual(await client.sendCommand(['CL.THROTTLE', `node:${RESP}`, '15', '30', '60']), [0, 16, 15, -1, 2]);
+    await client.close();
+  }
+  console.log('good');
+})();
+"#;
+
+fn node(server: &TestServer, token: &str) -> String {
+    let port = server.resp.port().to_string();
+    let mut command = Command::new("node");
+    // A script on standard input would be in nobody's folder.
+    command.env("NODE_PATH", tools::node_modules()).args(["-e", NODE, "--", "node", &port, token]);
+    output(&mut command)
+}
+
+#[test]
+fn ioredis_and_node_redis() {
+    let server = TestServer::start(config(""));
+    assert_eq!(node(&server, ""), "good\n");
+}
+
+fn token_file(name: &str, token: &str) -> std::path::PathBuf {
+    let path = std::env::temp_dir().join(format!("tidegate-token-{name}-{}", std::process::id()));
+    std::fs::write(&path, format!("{token}\n")).unwrap();
+    path
+}
+
+#[test]
+fn who_has_no_token_is_not_answered() {
+    let (check, admin) = (token_file("check", "c-secret"), token_file("admin", "a-secret"));
+    let text = format!(
+        "[[token]]\nscopes = [\"check\"]\nfile = \"{}\"\n[[token]]\nscopes = [\"admin\"]\nfile = \"{}\"\n{POLICIES}",
+        check.display(),
+        admin.display()
+    );
+    let server = TestServer::start(config(&text));
+    let body = r#"{"policy": "api", "key": "k"}"#;
+    let ask = |fields: &str| server.client().post_with("/v1/check", fields, body).unwrap();
+    for fields in ["", "authorization: Bearer\r\n", "authorization: Bearer x\r\n", "authorization: Basic c-secret\r\n"]
+    {
+        let answer = ask(fields);
+        assert_eq!((answer.status, answer.field("www-authenticate")), (401, Some("Bearer")), "{fields}");
+    }
+    assert_eq!(ask("authorization: bearer c-secret\r\n").json()["remaining"], 99);
+    assert_eq!(ask("authorization: Bearer a-secret\r\n").status, 403);
+    assert_eq!(server.admin().get("/metrics").unwrap().status, 401);
+    assert_eq!(server.admin().get("/healthz").unwrap().status, 200);
+    let reset = |fields: &str| server.admin().post_with("/v1/reset", fields, body).unwrap();
+    assert_eq!(reset("authorization: Bearer c-secret\r\n").status, 403);
+    assert_eq!(reset("authorization: Bearer a-secret\r\n").json()["remaining"], 100);
+
+    let mut client = server.resp();
+    client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
+    client.expect(b"CL.THROTTLE k 1 1 1\r\n", "-NOAUTH Authentication required.\r\n");
+    client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
+    client.expect(b"AUTH wrong\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+    client.expect(b"AUTH default c-secret\r\n", "+OK\r\n");
+    client.expect(b"PING\r\n", "+PONG\r\n");
+    client.expect(b"DEL k\r\n", "-NOPERM this token may not reset keys: expected one of scope admin\r\n");
+    client.expect(b"RESET\r\n", "+RESET\r\n");
+    client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
+    client.expect(b"AUTH a-secret\r\nDEL k\r\n", "+OK\r\n:1\r\n");
+
+    let port = server.resp.port().to_string();
+    assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, "c-secret"])), "good\n");
+    assert_eq!(node(&server, "c-secret"), "good\n");
+    assert_eq!(redis_cli(&server, &["--no-auth-warning", "-a", "c-secret", "PING"]), "PONG\n");
+    for file in [check, admin] {
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
+fn curl_in_clear_and_by_http_2() {
+    let server = TestServer::start(config(POLICIES));
+    let url = format!("http://{}/v1/check?status=429", server.http);
+    let body = r#"{"policy": "api", "key": "curl", "cost": 40}"#;
+    let asked = |arguments: &[&str]| {
+        let shown = "%{http_code} %{http_version} %header{retry-after} %header{ratelimit}\n";
+        let fixed = ["-s", "-o", "/dev/null", "-w", shown, "-d", body];
+        output(Command::new("curl").args(fixed).args(arguments).arg(&url))
+    };
+    assert_eq!(asked(&[]), "200 1.1  \"api\";r=60;t=1\n");
+    assert_eq!(asked(&["--http2-prior-knowledge"]), "200 2  \"api\";r=20;t=1\n");
+    let denied = asked(&[]);
+    assert!(denied.starts_with("429 1.1 12 \"api\";r=20;t=12"), "{denied}");
+    // One connection, several requests.
+    let shown = "%{num_connects} ";
+    let again =
+        output(Command::new("curl").args(["-s", "-w", shown, "-o", "/dev/null", "-o", "/dev/null", &url, &url]));
+    assert_eq!(again, "1 0 ");
+}
+
+#[test]
+fn tls_and_certificates_of_clients() {
+    let files = TlsFiles::make();
+    let [ca, cert, key] = ["ca.crt", "redis.crt", "redis.key"].map(|name| files.path(name));
+    let tls = format!("cert = \"{cert}\", key = \"{key}\"");
+    let text = format!(
+        "http.tls = {{ {tls} }}\nresp.tls = {{ {tls}, client_ca = \"{ca}\" }}\nadmin.tls = {{ {tls}, client_ca = \"{ca}\" }}\n"
+    );
+    let mut config = config(&text);
+    config.http.tls.as_mut().unwrap().client_ca = None;
+    let server = TestServer::start_tls(config);
+    let https = format!("https://{}/v1/check", server.http);
+    let body = r#"{"limits": "5/minute", "key": "k"}"#;
+    let shown =
+        output(Command::new("curl").args(["-s", "--cacert", &ca, "-d", body, "-w", " %{http_version}", &https]));
+    assert!(shown.contains("\"remaining\":4") && shown.ends_with(" 2"), "{shown}");
+    // Not in clear, and not with an authority that did not sign.
+    for arguments in [&["-s", &https.replace("https", "http")][..], &["-s", &https]] {
+        assert!(!Command::new("curl").args(arguments).output().unwrap().status.success());
+    }
+    let admin = format!("https://{}/healthz", server.admin);
+    assert!(!Command::new("curl").args(["-s", "--cacert", &ca, &admin]).output().unwrap().status.success());
+    let known = ["-s", "--cacert", &ca, "--cert", &cert, "--key", &key];
+    assert_eq!(output(Command::new("curl").args(known).arg(&admin)), "{\"status\":\"ok\"}");
+    let with_certificate = ["--tls", "--cacert", &ca, "--cert", &cert, "--key", &key];
+    assert_eq!(redis_cli(&server, &[&with_certificate[..], &["PING"]].concat()), "PONG\n");
+    let port = server.resp.port().to_string();
+    let without = Command::new("redis-cli").args(["-p", &port, "--tls", "--cacert", &ca, "PING"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&without.stdout).contains("PONG"));
+}
+
+#[test]
+fn promtool_finds_nothing_wrong() {
+    let server = TestServer::start(config(POLICIES));
+    server.post("/v1/check", r#"{"policy": "api", "key": "k"}"#);
+    server.post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#);
+    let script = "curl -s $0 | promtool check metrics";
+    let url = format!("http://{}/metrics", server.admin);
+    let output = Command::new("bash").args(["-o", "pipefail", "-c", script, &url]).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    // Who asks for OpenMetrics gets it.
+    let open = "curl -s -H 'accept: application/openmetrics-text' $0 | tail -1";
+    assert_eq!(self::output(Command::new("bash").args(["-c", open, &url])), "# EOF\n");
+}
+
+#[test]
+fn as_many_series_with_many_keys_as_with_one() {
+    let server = TestServer::start(config(POLICIES));
+    let series = || {
+        let text = server.admin().get("/metrics").unwrap().body;
+        text.lines().filter(|line| !line.starts_with('#')).count()
+    };
+    server.post("/v1/check", r#"{"policy": "api", "key": "k"}"#);
+    let before = series();
+    let mut client = server.client();
+    for number in 0..200 {
+        client.post("/v1/check", &format!(r#"{{"policy": "api", "key": "{number}", "tenant": "{number}"}}"#)).unwrap();
+        client.post("/v1/check", &format!(r#"{{"limits": "{}/minute", "key": "{number}"}}"#, number + 1)).unwrap();
+    }
+    assert_eq!(series(), before);
+    assert!(before < 500);
+}
+
+#[test]
+fn schemathesis_finds_no_error() {
+    let server = TestServer::start(config(POLICIES));
+    let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemathesis.toml");
+    for address in [server.http, server.admin] {
+        let url = format!("http://{address}/openapi.json");
+        let mut command = Command::new(tools::schemathesis());
+        // It keeps notes where it runs.
+        command.current_dir(tools::folder()).arg("--config-file").arg(&settings);
+        output(command.args(["run", "--seed", "1", "--max-examples", "50", "--no-color", &url]));
+    }
+    assert_eq!(server.metric("tidegate_panics_total"), 0);
+}
