@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use tidegate_server::config::{Flag, Listen, LogFormat, StoreText};
+use tidegate_server::config::{Flag, Listen, LogFormat, Scope, StoreText};
 use tidegate_server::{Config, Listeners, Reloads, Source, log, run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -173,13 +173,15 @@ impl Greeting {
             ),
             format!("  admin  {}", shown(listeners.admin(), &|at| format!("{admin}://{at}/metrics"), "off")),
         ];
-        if let Some(address) = listeners.http().filter(|_| config.tokens.is_empty() && config.http.tls.is_none()) {
+        if let Some(address) = listeners.http() {
             let what = match config.policies.keys().next() {
                 Some(policy) => format!("\"policy\": \"{policy}\""),
                 None => "\"limits\": \"5/minute\"".to_owned(),
             };
+            let is_open = !config.tokens.iter().any(|token| token.scopes.contains(&Scope::Check));
+            let token = if is_open { "" } else { "-H 'authorization: Bearer TOKEN' " };
             lines.push(String::new());
-            lines.push(format!("Try: curl http://{address}/v1/check -d '{{{what}, \"key\": \"user:42\"}}'"));
+            lines.push(format!("Try: curl {token}{http}://{address}/v1/check -d '{{{what}, \"key\": \"user:42\"}}'"));
         }
         Self { lines, addresses, is_for_people: config.log.format == LogFormat::Text }
     }

@@ -1,0 +1,541 @@
+//! What nobody should send, and somebody will: the documented error, nothing changed, the next connection unharmed.
+
+mod common;
+
+use std::net::Shutdown;
+
+use common::{TestServer, command, config};
+use tidegate_testkit::http::HttpClient;
+
+/// Policies, and one key whose count is to stay as it is.
+fn server() -> TestServer {
+    let server = TestServer::start(config("[policies.api]\nlimits = \"fixed_window 100/day\"\n"));
+    assert_eq!(server.post("/v1/check", r#"{"policy": "api", "key": "canary", "cost": 3}"#).json()["remaining"], 97);
+    server
+}
+
+/// Nothing has been kept but the one key, which has what it had.
+fn assert_unharmed(server: &TestServer, after: &str) {
+    assert_eq!(server.post("/v1/peek", r#"{"policy": "api", "key": "canary"}"#).json()["remaining"], 97, "{after}");
+    assert_eq!(server.metric("tidegate_memory_keys"), 1, "{after}");
+    assert_eq!(server.metric("tidegate_panics_total"), 0, "{after}");
+}
+
+/// Sends a body to a path and looks at what is said of it.
+fn assert_refused(server: &TestServer, client: &mut HttpClient, path: &str, body: &str, status: u16) {
+    let shown = &body[..body.char_indices().nth(80).map_or(body.len(), |(at, _)| at)];
+    let answer = client.post(path, body).unwrap_or_else(|error| panic!("{path} {shown}: {error}"));
+    assert_eq!(answer.status, status, "{path} {shown}: {}", answer.body);
+    assert_eq!(answer.field("content-type"), Some("application/problem+json"), "{path} {shown}");
+    let told = answer.json();
+    assert_eq!(told["status"], status, "{path} {shown}");
+    assert!(told["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{path} {shown}: {told}");
+    // What was refused unread ends the connection.
+    if answer.field("connection") == Some("close") || status == 413 {
+        *client = server.client();
+    }
+}
+
+#[test]
+fn costs() {
+    let server = server();
+    let mut client = server.client();
+    let long = "9".repeat(400);
+    let costs = [
+        "-0",
+        "-0.0",
+        "-1",
+        "-0.5",
+        "1e3",
+        "1E3",
+        "1e400",
+        "0x10",
+        "\" 5 \"",
+        "\"\"",
+        "\"5\"",
+        "\"nan\"",
+        "\"inf\"",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1_000",
+        "٣",
+        "2147483648",
+        "4294967296",
+        "9007199254740991",
+        "9007199254740992",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551615",
+        "18446744073709551616",
+        &long,
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "0.0001",
+        "1.2345",
+        "1.",
+        ".5",
+        "+1",
+        "01",
+        "--1",
+        "1,5",
+        "[1]",
+        "1 2",
+    ];
+    let mut count = 0;
+    for cost in costs {
+        for (path, body) in [
+            ("/v1/check", format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#)),
+            ("/v1/refund", format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#)),
+            ("/v1/check", format!(r#"{{"limits": "5/minute", "key": "new", "cost": {cost}}}"#)),
+            (
+                "/v1/check:batch",
+                format!(
+                    r#"{{"checks": [{{"policy": "api", "key": "k"}}, {{"policy": "api", "key": "k", "cost": {cost}}}]}}"#
+                ),
+            ),
+        ] {
+            assert_refused(&server, &mut client, path, &body, 400);
+            count += 1;
+        }
+    }
+    assert_refused(&server, &mut client, "/v1/check", r#"{"policy": "api", "key": "k", "cost": 1, "cost": 1}"#, 400);
+    assert_refused(&server, &mut client, "/v1/peek", r#"{"policy": "api", "key": "k", "cost": 1}"#, 400);
+    assert!(count >= 150);
+    assert_unharmed(&server, "costs");
+    // What is not bad, though it looks so.
+    for cost in ["0", "0.000"] {
+        let body = format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#);
+        assert_eq!(server.post("/v1/check", &body).json()["remaining"], 97, "{cost}");
+    }
+}
+
+#[test]
+fn limits_and_periods() {
+    let server = server();
+    let mut client = server.client();
+    let long = "1".repeat(600);
+    let limits = [
+        "",
+        " ",
+        "0/minute",
+        "-1/minute",
+        "100/",
+        "/minute",
+        "100",
+        "minute",
+        "100/fortnight",
+        "100 / 0s",
+        "１００/minute",
+        "1/1ns",
+        "1/1us",
+        "5000000000/s",
+        "1/9223372036854775807s",
+        "1/400 days",
+        "9007199254740993/day",
+        "1.5/minute",
+        "1e3/minute",
+        "100/minute burst=0",
+        "100/minute burst=-1",
+        "100/minute burst=",
+        "1/day burst=4294967297",
+        "100/minute;",
+        ";",
+        "100/minute; ",
+        "100/minute burst=1 burst=2",
+        "unknown 1/s",
+        "fixed_window 1/s burst=2",
+        "token_bucket 1/s anchor=clock",
+        "100/minute\u{0}",
+        "100/-1s",
+        "nan/s",
+        "inf/s",
+        "0x10/s",
+        &long,
+        "fixed_window 5/minute anchor=never",
+    ];
+    for text in limits {
+        let limits = serde_json::Value::from(text);
+        for path in ["/v1/check", "/v1/peek", "/v1/refund"] {
+            assert_refused(&server, &mut client, path, &format!(r#"{{"limits": {limits}, "key": "k"}}"#), 400);
+        }
+    }
+    for body in [
+        r#"{"key": "k"}"#,
+        r#"{"policy": "api", "limits": "1/s", "key": "k"}"#,
+        r#"{"limits": "1/s", "tier": "x", "key": "k"}"#,
+        r#"{"limits": 5, "key": "k"}"#,
+        r#"{"limits": null, "key": "k"}"#,
+        r#"{"policy": null, "key": "k"}"#,
+        r#"{"policy": ["api"], "key": "k"}"#,
+        r#"{"policy": "api", "key": "k", "tier": 1}"#,
+        r#"{"policy": "api", "key": "k", "tenant": {}}"#,
+        r#"{"policy": "api", "key": "k", "extra": 1}"#,
+        r#"{"Policy": "api", "key": "k"}"#,
+    ] {
+        assert_refused(&server, &mut client, "/v1/check", body, 400);
+    }
+    for name in ["nobody", "API", "", "api ", "../api", "a\\u0000b"] {
+        assert_refused(&server, &mut client, "/v1/check", &format!(r#"{{"policy": "{name}", "key": "k"}}"#), 404);
+    }
+    assert_unharmed(&server, "limits");
+}
+
+#[test]
+fn keys() {
+    let server = server();
+    let mut client = server.client();
+    let (long, longer) = ("k".repeat(8_193), "k".repeat(1 << 20));
+    for (key, status) in
+        [("\"\"", 400), ("null", 400), ("1", 400), ("[]", 400), ("\"\\ud800\"", 400), ("\"a\nb\"", 400)]
+    {
+        assert_refused(&server, &mut client, "/v1/check", &format!(r#"{{"policy": "api", "key": {key}}}"#), status);
+    }
+    assert_refused(&server, &mut client, "/v1/check", &format!(r#"{{"policy": "api", "key": "{long}"}}"#), 400);
+    assert_refused(&server, &mut client, "/v1/check", &format!(r#"{{"policy": "api", "key": "{longer}"}}"#), 413);
+    let name = "n".repeat(257);
+    for field in ["policy", "tier", "tenant"] {
+        let body = format!(r#"{{"policy": "api", "key": "k", "{field}": "{name}"}}"#)
+            .replace(r#""policy": "api", "key": "k", "policy""#, r#""key": "k", "policy""#);
+        assert_refused(&server, &mut client, "/v1/check", &body, 400);
+    }
+    assert_unharmed(&server, "keys");
+    // Odd, but keys: no two of them are the same.
+    let odd = [
+        "{",
+        "}",
+        "{}",
+        "{a}",
+        "a:b",
+        "a_b",
+        "a b",
+        "\\u0000",
+        "\\r\\n",
+        "\\u00e9",
+        "e\\u0301",
+        "\\u202eabc",
+        "../",
+        "127.0.0.1",
+        "::ffff:127.0.0.1",
+        "@acme/k",
+        "@/k",
+        "%7B",
+        "%",
+        &"k".repeat(8_192),
+    ];
+    for key in odd {
+        let answer = client.post("/v1/check", &format!(r#"{{"policy": "api", "key": "{key}"}}"#)).unwrap();
+        assert_eq!((answer.status, &answer.json()["remaining"]), (200, &99.into()), "{key}");
+    }
+}
+
+#[test]
+fn bodies() {
+    let server = server();
+    let mut client = server.client();
+    let (deep, deep_objects) = ("[".repeat(10_000), "{\"a\":".repeat(2_000));
+    let nested = format!(r#"{{"policy": "api", "key": "k", "cost": {}1{}}}"#, "[".repeat(5_000), "]".repeat(5_000));
+    let bodies = [
+        "",
+        " ",
+        "{",
+        "}",
+        "[]",
+        "null",
+        "true",
+        "1",
+        "\"text\"",
+        "{}",
+        "{\"key\"",
+        "{\"key\": }",
+        "not json",
+        "\u{feff}{}",
+        "{\"policy\": \"api\", \"key\": \"k\"} x",
+        "{\"policy\": \"api\", \"key\": \"k\"}{}",
+        "{'policy': 'api'}",
+        "{\"policy\": \"api\", \"policy\": \"api\", \"key\": \"k\"}",
+        "policy=api&key=k",
+        "<xml/>",
+        &deep,
+        &deep_objects,
+        &nested,
+        "{\"policy\": \"api\", \"key\": \"k\",}",
+        "// comment\n{}",
+    ];
+    for body in bodies {
+        for path in ["/v1/check", "/v1/peek", "/v1/refund", "/v1/check:batch"] {
+            assert_refused(&server, &mut client, path, body, 400);
+        }
+    }
+    for body in [
+        r#"{"checks": []}"#,
+        r#"{"checks": {}}"#,
+        r#"{"checks": [1]}"#,
+        r#"{"checks": null}"#,
+        r#"{"together": true}"#,
+        r#"{"checks": [{"limits": "1/s", "key": "k"}], "together": true}"#,
+        r#"{"checks": [{"policy": "api", "key": "k"}, {}]}"#,
+        r#"{"checks": [{"policy": "api", "key": "k"}, {"limits": "x", "key": "k"}]}"#,
+        r#"{"checks": [{"policy": "api", "key": "k"}], "together": "yes"}"#,
+    ] {
+        assert_refused(&server, &mut client, "/v1/check:batch", body, 400);
+    }
+    let body = r#"{"checks": [{"policy": "api", "key": "k"}, {"policy": "nobody", "key": "k"}]}"#;
+    assert_refused(&server, &mut client, "/v1/check:batch", body, 404);
+    let many = vec![r#"{"policy": "api", "key": "k"}"#; 1_001].join(",");
+    assert_refused(&server, &mut client, "/v1/check:batch", &format!("{{\"checks\": [{many}]}}"), 400);
+    let large = format!(r#"{{"policy": "api", "key": "k", "x": "{}"}}"#, "x".repeat(20_000));
+    assert_refused(&server, &mut client, "/v1/check", &large, 413);
+    // In UTF-16, and not in UTF-8 at all.
+    for bytes in
+        [&b"\xff\xfe{\0}\0"[..], b"{\"policy\": \"api\", \"key\": \"\xff\xfe\"}", b"\0", b"{\"key\": \"\xed\xa0\x80\"}"]
+    {
+        let mut client = server.client();
+        let head = format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", bytes.len());
+        client.send(&[head.as_bytes(), bytes].concat()).unwrap();
+        assert_eq!(client.receive().unwrap().status, 400);
+    }
+    assert_unharmed(&server, "bodies");
+}
+
+#[test]
+fn heads() {
+    let server = server();
+    let good = r#"{"policy": "api", "key": "canary"}"#;
+    let post = |path: &str, fields: &str| {
+        let length = good.len();
+        format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{fields}\r\n{good}")
+    };
+    let (long_path, long_field) = ("/".to_owned() + &"x".repeat(100_000), format!("x: {}\r\n", "y".repeat(65_000)));
+    let many_fields: String = (0..200).map(|number| format!("x-{number}: 1\r\n")).collect();
+    let cases: Vec<(String, &[u16])> = vec![
+        (post("/v1/check", "content-encoding: gzip\r\n"), &[415]),
+        (post("/v1/check?status=200", ""), &[400]),
+        (post("/v1/check?status=abc", ""), &[400]),
+        (post("/v1/check?status=429&x=1", ""), &[400]),
+        (post("/v1/check?%00", ""), &[400]),
+        (post("/v1/peek?x=1", ""), &[400]),
+        (post("/v1/check/", ""), &[404]),
+        (post("/v1//check", ""), &[404]),
+        (post("/v1/CHECK", ""), &[404]),
+        (post("/", ""), &[404]),
+        (post("/v1/check%3Abatch", ""), &[404]),
+        (post("/v1/reset", ""), &[404]),
+        (post("/healthz", ""), &[405]),
+        (post("/openapi.json", ""), &[405]),
+        ("GET /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
+        ("PUT /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
+        ("DELETE /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
+        ("OPTIONS /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
+        ("TRACE /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
+        ("BREW /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
+        ("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[404]),
+        ("GET /healthz?x HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[400]),
+        (post(&long_path, ""), &[414, 431]),
+        (post("/v1/peek", &long_field), &[431]),
+        (post("/v1/peek", &many_fields), &[431, 400]),
+        ("\0\0\0\0\r\n\r\n".to_owned(), &[400]),
+        ("hello\r\n\r\n".to_owned(), &[400]),
+        ("GET\r\n\r\n".to_owned(), &[400]),
+        ("GET / HTTP/9.9\r\n\r\n".to_owned(), &[400]),
+        ("GET /healthz HTTP/1.1\r\nbad header\r\n\r\n".to_owned(), &[400]),
+        ("GET /healthz HTTP/1.1\r\n: empty\r\n\r\n".to_owned(), &[400]),
+        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n".to_owned(), &[400]),
+        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx".to_owned(), &[400]),
+        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999\r\n\r\n".to_owned(), &[400]),
+        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999\r\n\r\n".to_owned(), &[413]),
+        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_owned(), &[400]),
+        (
+            "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n".to_owned(),
+            &[400, 413],
+        ),
+        (
+            format!(
+                "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{}",
+                "400\r\n".to_owned() + &"x".repeat(0x400) + "\r\n"
+            )
+            .repeat(1)
+                + &("400\r\n".to_owned() + &"x".repeat(0x400) + "\r\n").repeat(20)
+                + "0\r\n\r\n",
+            &[413],
+        ),
+        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n".to_owned(), &[400, 501]),
+        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".to_owned(), &[400]),
+    ];
+    for (bytes, statuses) in cases {
+        let shown: String = bytes.chars().take(80).collect();
+        let mut client = server.client();
+        let _ = client.send(bytes.as_bytes());
+        let answer = client.receive().unwrap_or_else(|error| panic!("{shown:?}: {error}"));
+        assert!(statuses.contains(&answer.status), "{shown:?}: {answer:?}");
+    }
+    assert_unharmed(&server, "heads");
+}
+
+/// Each beginning of a good command, and then nothing: no answer, and nothing changed.
+#[test]
+fn commands_that_break_off() {
+    let server = server();
+    let key = "k".repeat(120);
+    let good = command(&["CL.THROTTLE", &key, "15", "30", "60", "1"]);
+    assert!(good.len() >= 180);
+    for end in 1..good.len() {
+        let mut client = server.resp();
+        client.send(&good[..end]);
+        client.0.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.rest(), "", "{end}");
+    }
+    assert_unharmed(&server, "commands that break off");
+}
+
+#[test]
+fn commands_that_are_none() {
+    let server = server();
+    let nested = |depth: usize| "*1\r\n".repeat(depth).into_bytes();
+    let huge = [&b"*1\r\n$8193\r\n"[..], &[b'x'; 8_193], b"\r\n"].concat();
+    let words: Vec<String> = (0..17).map(|number| number.to_string()).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut cases: Vec<Vec<u8>> = [
+        &b"*1048577\r\n"[..],
+        b"*2147483648\r\n",
+        b"*99999999999999999999\r\n",
+        b"*1\r\n$-1\r\n",
+        b"*1\r\n$-2\r\n",
+        b"*1\r\n$536870913\r\n",
+        b"*1\r\n$4\r\nPINGxx",
+        b"*1\r\n$4\nPING\r\n",
+        b"*1\n$4\r\nPING\r\n",
+        b"*x\r\n",
+        b"*\r\n",
+        b"*1\r\n:1\r\n",
+        b"*1\r\n+PING\r\n",
+        b"*1\r\n%1\r\n",
+        b"*1\r\n|1\r\n",
+        b"*1\r\n>1\r\n",
+        b"*1\r\n_\r\n",
+        b"*1\r\n#t\r\n",
+        b"*1\r\n,1.5\r\n",
+        b"*2\r\n$4\r\nECHO\r\n*1\r\n$1\r\nx\r\n",
+        b"\"unbalanced\r\n",
+        b"echo 'a\r\n",
+    ]
+    .map(<[u8]>::to_vec)
+    .to_vec();
+    cases.extend([1, 2, 10, 128, 2_000].map(|depth| if depth == 1 { b"*1\r\n*1\r\n".to_vec() } else { nested(depth) }));
+    cases.extend([huge, command(&words), vec![b'x'; 64 * 1024]]);
+    for bytes in cases {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
+        let mut client = server.resp();
+        client.send(&bytes);
+        let reply = client.rest();
+        assert!(reply.starts_with("-ERR Protocol error: ") && reply.ends_with("\r\n"), "{shown:?}: {reply:?}");
+        assert_eq!(reply.matches("\r\n").count(), 1, "{shown:?}: {reply:?}");
+    }
+    assert_unharmed(&server, "commands that are none");
+}
+
+#[test]
+fn arguments_that_are_none() {
+    let server = server();
+    let mut client = server.resp();
+    let long = "9".repeat(400);
+    let numbers = [
+        "-1",
+        "0.5",
+        "1e3",
+        "0x10",
+        " 5 ",
+        "",
+        "nan",
+        "inf",
+        "-inf",
+        "1_000",
+        "٣",
+        "+5",
+        "9223372036854775808",
+        "18446744073709551616",
+        &long,
+        "abc",
+        "1\r\n2",
+        "5x",
+        "--1",
+        "\0",
+    ];
+    let mut count = 0;
+    for name in ["CL.THROTTLE", "THROTTLE", "GCRA"] {
+        for place in 0..4 {
+            for number in numbers {
+                let mut arguments = ["15", "30", "60", "1"];
+                arguments[place] = number;
+                let [burst, rate, period, quantity] = arguments;
+                // A period of GCRA may have decimals.
+                if name == "GCRA" && place == 2 && number == "0.5" {
+                    continue;
+                }
+                let words = match name {
+                    "GCRA" => vec![name, "k", burst, rate, period, "TOKENS", quantity],
+                    _ => vec![name, "k", burst, rate, period, quantity],
+                };
+                client.send(&command(&words));
+                let line = client.line();
+                let kind = if name == "CL.THROTTLE" { "-Cell error: " } else { "-ERR " };
+                assert!(line.starts_with(kind), "{words:?}: {line}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 230);
+    let usage = "-Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]\r\n";
+    for words in [
+        &["CL.THROTTLE"][..],
+        &["CL.THROTTLE", "k"],
+        &["CL.THROTTLE", "k", "1", "1"],
+        &["CL.THROTTLE", "k", "1", "1", "1", "1", "1"],
+    ] {
+        client.expect(&command(words), usage);
+    }
+    client
+        .expect(&command(&["CL.THROTTLE", "k", "abc", "30", "60"]), "-Cell error: Couldn't parse as integer: abc\r\n");
+    client.expect(&command(&["CL.THROTTLE", "k", "0", "0", "60"]), "-Cell error: Zero rates are not supported\r\n");
+    client.expect(&command(&["CL.THROTTLE", "k", "0", "1", "0"]), "-Cell error: Zero rates are not supported\r\n");
+    client.expect(&command(&["CL.THROTTLE", "", "1", "1", "1"]), "-Cell error: the key is empty\r\n");
+    client.expect(&command(&["GCRA", "k", "1", "1", "1", "TOKEN", "1"]), "-ERR syntax error\r\n");
+    for words in [
+        ["CL.THROTTLE", "k", "9223372036854775807", "1", "60"],
+        ["CL.THROTTLE", "k", "1", "9223372036854775807", "60"],
+        ["THROTTLE", "k", "0", "1", "60"],
+        ["CL.THROTTLE", "k", "1", "1", "9223372036854775807"],
+        ["CL.THROTTLE", "k", "4000000000", "1", "31536000"],
+    ] {
+        client.send(&command(&words));
+        let line = client.line();
+        assert!(line.starts_with("-Cell error: ") || line.starts_with("-ERR "), "{words:?}: {line}");
+    }
+    // What is repeated of a command stays on one line, and is cut.
+    client.send(&command(&["X\r\n+OK", "a\r\n:1"]));
+    assert_eq!(client.line(), "-ERR unknown command 'X??+OK', with args beginning with: 'a??:1'");
+    client.send(&command(&[&"Y".repeat(8_000), "z"]));
+    assert!(client.line().len() < 500);
+    client.expect(b"\r\n\r\n*0\r\nPING\r\n", "+PONG\r\n");
+    assert_unharmed(&server, "arguments that are none");
+}
+
+#[test]
+fn ten_thousand_in_a_pipeline() {
+    let server = server();
+    let mut client = server.resp();
+    let one = command(&["CL.THROTTLE", "pipelined", "99", "1", "86400"]);
+    let mut sender = client.0.try_clone().unwrap();
+    let sending = std::thread::spawn(move || std::io::Write::write_all(&mut sender, &one.repeat(10_000)).unwrap());
+    let allowed = (0..10_000).filter(|_| client.five()[0] == 0).count();
+    sending.join().unwrap();
+    assert_eq!(allowed, 100);
+    // Other commands in between keep their places.
+    let mixed = b"PING\r\nCL.THROTTLE m 0 1 60\r\nECHO hi\r\nCL.THROTTLE m 0 1 60\r\nDEL m\r\nCL.THROTTLE m 0 1 60\r\nnope\r\nQUIT\r\nPING\r\n";
+    client.send(mixed);
+    let expected = "+PONG\r\n*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n$2\r\nhi\r\n*5\r\n:1\r\n:1\r\n:0\r\n:60\r\n:60\r\n:1\r\n\
+                    *5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n-ERR unknown command 'nope', with args beginning with: \r\n+OK\r\n";
+    assert_eq!(client.rest(), expected);
+}
