@@ -1,0 +1,98 @@
+//! Thousands of connections that ask nothing, and a thousand that mean harm: those who ask are answered, memory is bounded,
+//! and all of them are closed in the end. How long answers take meanwhile is measured by `cargo xtask bench server`.
+
+mod common;
+
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use common::{Folder, PATIENCE, ServerProcess};
+use tidegate_testkit::redis::wait_for;
+
+const IDLE: usize = 5_000;
+const HOSTILE: usize = 1_000;
+
+/// Short, so that the test is.
+const BOUNDS: &str = "resp.idle_timeout = \"4s\"\n[bounds]\nidle_timeout = \"4s\"\nhead_timeout = \"1s\"\nbody_timeout = \"1s\"\nwrite_timeout = \"1s\"\n";
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{error}"));
+    stream.set_nonblocking(true).unwrap();
+    stream
+}
+
+/// What one of those does who mean harm.
+fn attack(server: &ServerProcess, number: usize) -> TcpStream {
+    let http = |bytes: &[u8]| {
+        let mut stream = connect(server.http);
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    match number % 5 {
+        0 => http(b"POST /v1/check HTT"),
+        1 => http(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"),
+        2 => http(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        3 => {
+            let mut stream = connect(server.resp);
+            stream.write_all(b"*6\r\n$11\r\nCL.THR").unwrap();
+            stream
+        }
+        // Asks again and again, and reads no answer.
+        _ => {
+            let mut stream = connect(server.resp);
+            let command = [&b"*2\r\n$4\r\nECHO\r\n$8000\r\n"[..], &[b'x'; 8_000], b"\r\n"].concat();
+            for _ in 0..2_000 {
+                match stream.write(&command) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Ok(sent) if sent < command.len() => break,
+                    other => drop(other.unwrap()),
+                }
+            }
+            stream
+        }
+    }
+}
+
+#[test]
+fn who_asks_is_answered_and_the_others_are_closed() {
+    // Both ends of each connection need one, in two processes.
+    let files = rlimit::increase_nofile_limit(u64::MAX).unwrap();
+    assert!(files > (IDLE + HOSTILE + 500) as u64, "only {files} files may be open at a time: see ulimit -n");
+    let folder = Folder::new();
+    let config = folder.write("serve.toml", BOUNDS);
+    let server = ServerProcess::start(&["--config", &config]);
+    let mut healthy = server.client();
+    let mut ask = || healthy.post("/v1/check", r#"{"limits": "1000000/hour", "key": "k"}"#).unwrap().status == 200;
+    (0..500).for_each(|_| assert!(ask()));
+    let before = server.memory();
+
+    let mut connections: Vec<TcpStream> =
+        (0..IDLE).map(|number| connect(if number % 2 == 0 { server.http } else { server.resp })).collect();
+    connections.extend((0..HOSTILE).map(|number| attack(&server, number)));
+    (0..500).for_each(|_| assert!(ask()));
+    let each = server.memory().saturating_sub(before) / (IDLE + HOSTILE) as u64;
+    assert!(each <= 64 * 1024, "{each} bytes a connection");
+
+    // A healthy one asks on; nobody else is left but who scrapes.
+    let all_closed = || ask() && server.metric("tidegate_connections") <= 2;
+    assert!(wait_for(PATIENCE, all_closed), "{} connections are left", server.metric("tidegate_connections"));
+    assert_eq!(server.metric("tidegate_panics_total"), 0);
+    drop(connections);
+}
+
+#[test]
+fn there_are_no_more_than_there_may_be() {
+    let folder = Folder::new();
+    let config = folder.write("serve.toml", "[bounds]\nmax_connections = 10\nmax_connections_per_peer = 8\n");
+    let server = ServerProcess::start(&["--config", &config]);
+    let mut clients: Vec<_> = (0..8).map(|_| server.client()).collect();
+    assert!(clients.iter_mut().all(|client| client.get("/healthz").unwrap().status == 200));
+    let mut refused = server.client();
+    let answer = refused.receive().unwrap();
+    assert_eq!((answer.status, answer.field("content-type")), (503, Some("application/problem+json")));
+    assert_eq!(answer.json()["detail"], "too many connections at a time");
+    assert!(refused.is_ended());
+    clients.truncate(4);
+    assert!(wait_for(PATIENCE, || server.client().get("/healthz").is_ok_and(|answer| answer.status == 200)));
+    assert!(server.metric("tidegate_connections_refused_total") >= 1);
+}

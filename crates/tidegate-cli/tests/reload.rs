@@ -1,0 +1,161 @@
+//! Another configuration while requests come: whole, or not at all.
+
+mod common;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{Folder, PATIENCE, ServerProcess};
+use tidegate_testkit::http::HttpAnswer;
+use tidegate_testkit::redis::{TlsFiles, wait_for};
+
+/// Two configurations that differ in all that can be seen in an answer.
+const ONE: &str = "http.headers = \"draft-11\"\n[policies.api]\nlimits = \"fixed_window 100000/day\"\n[policies.one]\nlimits = \"1/s\"\n";
+const OTHER: &str = "http.headers = \"legacy-delta\"\n[policies.api]\nlimits = \"fixed_window 200000/day\"\n[policies.other]\nlimits = \"1/s\"\n";
+
+/// Puts a file in the place of another, as editors and deployments do.
+fn replace(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, path).unwrap();
+}
+
+/// Which of the two it was decided by; panics where it was by neither.
+fn decided_by_one(answer: &HttpAnswer) -> bool {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let limit = answer.json()["limit"].as_u64().unwrap();
+    match (limit, answer.field("ratelimit"), answer.field("x-ratelimit-limit")) {
+        (100_000, Some(_), None) => true,
+        (200_000, None, Some(_)) => false,
+        _ => panic!("half of one and half of the other: {answer:?}"),
+    }
+}
+
+fn is_one(server: &ServerProcess) -> bool {
+    decided_by_one(&server.post("/v1/peek", r#"{"policy": "api", "key": "nobody"}"#))
+}
+
+#[test]
+fn under_load_none_fails_and_none_is_decided_by_half() {
+    let folder = Folder::new();
+    let path = folder.write("serve.toml", ONE);
+    let server = ServerProcess::start(&["--config", &path]);
+    let (is_over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = server.client();
+                while !is_over.load(Ordering::Relaxed) {
+                    decided_by_one(&client.post("/v1/check", r#"{"policy": "api", "key": "k"}"#).unwrap());
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for round in 0..6 {
+            let is_one_next = round % 2 == 1;
+            replace(Path::new(&path), if is_one_next { ONE } else { OTHER });
+            // By the signal, and by the file alone.
+            if round < 3 {
+                server.signal("-HUP");
+            }
+            let changed = wait_for(PATIENCE, || is_one(&server) == is_one_next);
+            is_over.store(!changed, Ordering::Relaxed);
+            assert!(changed, "round {round}: {}", server.log());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    // Nothing that was counted was forgotten, and nothing counted twice.
+    let told = server.post("/v1/peek", r#"{"policy": "api", "key": "k"}"#).json();
+    assert_eq!(told["limit"].as_u64().unwrap() - told["remaining"].as_u64().unwrap(), asked.into_inner());
+    assert_eq!(server.metric("tidegate_config_reloads_total"), 6);
+    assert_eq!(server.metric("tidegate_config_reload_errors_total"), 0);
+}
+
+#[test]
+fn what_is_wrong_changes_nothing() {
+    let folder = Folder::new();
+    let path = folder.write("serve.toml", ONE);
+    let server = ServerProcess::start(&["--config", &path]);
+    let hash = server.client().get("/readyz").unwrap().json()["config"].clone();
+    let bad = [
+        ("[policies.api]\nlimits = \"100/fortnight\"\n", "line 2, column 10"),
+        ("[policies.api\n", "line 1"),
+        ("policy.api = 1\n", "unknown field `policy`"),
+        (&format!("store.url = \"memory://?max_keys=5\"\n{ONE}"), "`store` cannot be changed while the server runs"),
+        (&format!("{ONE}[[token]]\nscopes = [\"check\"]\nfile = \"/nowhere\"\n"), "token[0]: /nowhere"),
+    ];
+    for (number, (text, said)) in bad.into_iter().enumerate() {
+        replace(Path::new(&path), text);
+        server.signal("-HUP");
+        server.wait_for_log(said);
+        assert!(is_one(&server));
+        assert!(server.metric("tidegate_config_reload_errors_total") > number as u64);
+    }
+    assert_eq!(server.client().get("/readyz").unwrap().json()["config"], hash);
+    // The file gone, and there again.
+    std::fs::remove_file(&path).unwrap();
+    server.wait_for_log("No such file");
+    replace(Path::new(&path), OTHER);
+    assert!(wait_for(PATIENCE, || !is_one(&server)));
+    assert_ne!(server.client().get("/readyz").unwrap().json()["config"], hash);
+}
+
+/// As Kubernetes does it: the file is a link to a link to a folder, and the link in the middle is swapped.
+#[test]
+fn a_swapped_link_is_a_change() {
+    let folder = Folder::new();
+    for (name, text) in [("v1", ONE), ("v2", OTHER)] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+        std::fs::write(folder.path().join(name).join("serve.toml"), text).unwrap();
+    }
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).unwrap();
+    link("v1", "..data");
+    link("..data/serve.toml", "serve.toml");
+    let path = folder.path().join("serve.toml").display().to_string();
+    let server = ServerProcess::start(&["--config", &path]);
+    assert!(is_one(&server));
+    link("v2", "..data_tmp");
+    std::fs::rename(folder.path().join("..data_tmp"), folder.path().join("..data")).unwrap();
+    assert!(wait_for(PATIENCE, || !is_one(&server)), "{}", server.log());
+}
+
+#[test]
+fn tokens_and_certificates_are_read_again() {
+    let (folder, files, others) = (Folder::new(), TlsFiles::make(), TlsFiles::make());
+    for name in ["redis.crt", "redis.key"] {
+        std::fs::copy(files.path(name), folder.path().join(name)).unwrap();
+    }
+    let shown = |name: &str| folder.path().join(name).display().to_string();
+    let token = folder.write("token", "first");
+    let text = format!(
+        "resp.tls = {{ cert = \"{}\", key = \"{}\" }}\n[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n{ONE}",
+        shown("redis.crt"),
+        shown("redis.key")
+    );
+    let path =
+        folder.write("serve.toml", &text.replacen(ONE, &ONE.replacen("http.headers = \"draft-11\"\n", "", 1), 1));
+    let server = ServerProcess::start(&["--config", &path]);
+    let status = |token: &str| {
+        let fields = format!("authorization: Bearer {token}\r\n");
+        server.client().post_with("/v1/peek", &fields, r#"{"policy": "api", "key": "k"}"#).unwrap().status
+    };
+    assert_eq!((status("first"), status("second")), (200, 401));
+    folder.write("token", "second");
+    assert!(wait_for(PATIENCE, || (status("first"), status("second")) == (401, 200)), "{}", server.log());
+
+    let trusts = |files: &TlsFiles| {
+        let port = server.resp.port().to_string();
+        let ca = files.path("ca.crt");
+        let arguments = ["-p", &port, "--tls", "--cacert", &ca, "--no-auth-warning", "-a", "second", "PING"];
+        let output = std::process::Command::new("redis-cli").args(arguments).output().unwrap();
+        output.stdout == b"PONG\n"
+    };
+    assert!(trusts(&files) && !trusts(&others));
+    // A certificate without its key is none: the old one stays.
+    std::fs::copy(others.path("redis.crt"), folder.path().join("redis.crt")).unwrap();
+    server.wait_for_log("the configuration was refused");
+    assert!(trusts(&files));
+    std::fs::copy(others.path("redis.key"), folder.path().join("redis.key")).unwrap();
+    assert!(wait_for(PATIENCE, || trusts(&others)), "{}", server.log());
+    assert!(!trusts(&files));
+}
