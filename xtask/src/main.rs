@@ -22,9 +22,9 @@ enum Task {
     Test,
     /// Check the format, the lints and the documentation
     Lint,
-    /// Measure against peers in the same run: `cargo xtask bench memory`, `bench redis`, `bench failures`, `bench tower`
+    /// Measure against peers in the same run: `cargo xtask bench memory`, `redis`, `failures`, `tower` or `server`
     Bench {
-        /// What to measure, and its options: `memory`, `redis`, `failures`, `tower`, `memory --help`
+        /// What to measure, and its options: `memory`, `redis`, `failures`, `tower`, `server`, `memory --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         arguments: Vec<String>,
     },
@@ -73,7 +73,16 @@ fn bench(arguments: &[String]) -> anyhow::Result<()> {
     tools::ensure()?;
     let mut command = vec!["run", "--quiet", "--profile", "bench", "--locked", "--package", "tidegate-bench", "--"];
     command.extend(arguments.iter().map(String::as_str));
-    cargo(&command, &[])
+    if arguments.first().is_none_or(|what| what != "server") {
+        return cargo(&command, &[]);
+    }
+    tools::ensure_for_server()?;
+    cargo(&["build", "--quiet", "--profile", "bench", "--locked", "--package", "tidegate-cli"], &[])?;
+    let target = match std::env::var("CARGO_TARGET_DIR") {
+        Ok(folder) => folder,
+        Err(_) => root()?.join("target").display().to_string(),
+    };
+    cargo(&command, &[("TIDEGATE_BIN", &format!("{target}/release/tidegate"))])
 }
 
 fn root() -> anyhow::Result<&'static Path> {

@@ -56,9 +56,24 @@ pub(crate) fn ensure_clients(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What `bench server` needs beside them.
+const SERVER_TOOLS: [Tool; 2] = [
+    Tool { program: "wrk", purpose: "a load over HTTP", package: "wrk" },
+    Tool { program: "protoc", purpose: "throttlecrab-server is built with it", package: "protobuf-compiler" },
+];
+
 /// Sees to it that every tool is there: installed by apt where that can be, named where it cannot.
 pub(crate) fn ensure() -> anyhow::Result<()> {
-    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !is_there(tool.program)).collect();
+    ensure_all(&TOOLS)
+}
+
+/// The same for what `bench server` needs.
+pub(crate) fn ensure_for_server() -> anyhow::Result<()> {
+    ensure_all(&SERVER_TOOLS)
+}
+
+fn ensure_all(tools: &[Tool]) -> anyhow::Result<()> {
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_there(tool.program)).collect();
     if missing.is_empty() {
         return Ok(());
     }

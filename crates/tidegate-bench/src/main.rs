@@ -5,6 +5,7 @@
 mod failures;
 mod memory;
 mod redis;
+mod server;
 mod spread;
 mod tower;
 
@@ -20,6 +21,8 @@ enum Bench {
     Memory(memory::Options),
     /// The Redis store against raw commands and other limiters: rows C1 to D4.
     Redis(redis::Options),
+    /// `tidegate serve` against Redis itself and throttlecrab-server: rows B1 to B4.
+    Server(server::Options),
     /// A layer on a service against the bare service and tower_governor.
     Tower(tower::Options),
 }
@@ -29,6 +32,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Failures(options) => failures::run(&options),
         Bench::Memory(options) => memory::run(&options),
         Bench::Redis(options) => redis::run(&options),
+        Bench::Server(options) => server::run(&options),
         Bench::Tower(options) => tower::run(&options),
     }
 }

@@ -94,7 +94,6 @@ impl SourceOptions {
 pub(crate) fn serve(options: &ServeOptions) -> anyhow::Result<()> {
     let source = options.source.source();
     let config = source.load()?;
-    log::start(&config.log)?;
     // As many connections as the system lets us have.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let listeners = Listeners::bind(&config)?;
@@ -104,7 +103,11 @@ pub(crate) fn serve(options: &ServeOptions) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("the async runtime")?;
-    runtime.block_on(serve_until_told(config, listeners, source))
+    runtime.block_on(async {
+        // Kept to the end: what is left to be sent is sent then.
+        let _logging = log::start(&config.log)?;
+        serve_until_told(config, listeners, source).await
+    })
 }
 
 async fn serve_until_told(config: Config, listeners: Listeners, source: Source) -> anyhow::Result<()> {

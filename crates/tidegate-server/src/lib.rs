@@ -29,6 +29,8 @@ mod run;
 mod server;
 mod snapshot;
 mod tls;
+#[cfg(feature = "otel")]
+mod trace;
 
 pub use config::{Config, ConfigError, Source};
 pub use error::ServeError;

@@ -53,13 +53,20 @@ impl Http {
         watch.begin();
         let begun = self.server.clock.now();
         let is_http1 = request.version() < http::Version::HTTP_2;
-        let mut response = match route::answer(self, request).await {
+        #[cfg(feature = "otel")]
+        let span = crate::trace::request(self.spoken(), request.uri().path(), request.headers());
+        let answered = route::answer(self, request);
+        #[cfg(feature = "otel")]
+        let answered = tracing::Instrument::instrument(answered, span.clone());
+        let mut response = match answered.await {
             Ok(response) => response,
             Err(problem) => {
                 self.server.metrics.refused(self.spoken());
                 problem.response()
             }
         };
+        #[cfg(feature = "otel")]
+        span.record("http.response.status_code", response.status().as_u16());
         // Who is told so asks elsewhere, and nothing that is on its way is lost.
         if is_http1 && self.server.is_ending() {
             response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
@@ -83,7 +90,7 @@ impl Protocol for Http {
     }
 
     fn refusal(&self) -> &'static [u8] {
-        b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: 106\r\nconnection: \
+        b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: 107\r\nconnection: \
           close\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"too many connections \
           at a time\"}"
     }

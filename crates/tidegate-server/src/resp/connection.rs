@@ -98,7 +98,10 @@ impl Talk {
                 Ok(read) if read == room => chunk = MOST_READ.min(chunk * 2),
                 Ok(_) => {}
             }
-            if self.answer().await == Then::Close {
+            let answered = self.answer();
+            #[cfg(feature = "otel")]
+            let answered = tracing::Instrument::instrument(answered, crate::trace::pipeline());
+            if answered.await == Then::Close {
                 return self.end().await;
             }
         }

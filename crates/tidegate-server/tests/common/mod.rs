@@ -11,6 +11,8 @@ use tidegate_server::{Config, Listeners, Source, run, run_at};
 use tidegate_testkit::http::{HttpAnswer, HttpClient};
 use tokio::sync::oneshot;
 
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
 pub(crate) struct TestServer {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,

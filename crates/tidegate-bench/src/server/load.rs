@@ -1,0 +1,129 @@
+//! The load: redis-benchmark and wrk, pinned to the other core.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+
+/// One contender of a row.
+pub(super) struct Load {
+    pub(super) name: &'static str,
+    pub(super) pid: u32,
+    pub(super) client: Client,
+}
+
+pub(super) enum Client {
+    Resp {
+        port: u16,
+        words: Vec<&'static str>,
+        pipeline: u32,
+        /// How many times fewer requests make a sample, of those who are slow.
+        slowness: u32,
+    },
+    Http {
+        port: u16,
+        path: &'static str,
+        body: &'static str,
+    },
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Sample {
+    pub(super) rate: f64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+    pub(super) cpu_us: f64,
+}
+
+impl Load {
+    pub(super) fn sample(&self) -> anyhow::Result<Sample> {
+        let before = cpu_us(self.pid)?;
+        let (requests, sample) = match &self.client {
+            Client::Resp { port, words, pipeline, slowness } => resp(*port, words, *pipeline, *slowness)?,
+            Client::Http { port, path, body } => http(*port, path, body, 50)?,
+        };
+        let cpu_us = (cpu_us(self.pid)? - before) / requests;
+        Ok(Sample { cpu_us, ..sample })
+    }
+}
+
+/// The CPU time that a process has used, in microseconds.
+fn cpu_us(pid: u32) -> anyhow::Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after_name = text.rsplit_once(')').context("/proc/…/stat")?.1;
+    let ticks: Vec<f64> = after_name.split_whitespace().skip(11).take(2).filter_map(|tick| tick.parse().ok()).collect();
+    // A hundredth of a second each, on Linux.
+    Ok(ticks.iter().sum::<f64>() * 10_000.0)
+}
+
+fn resp(port: u16, words: &[&str], pipeline: u32, slowness: u32) -> anyhow::Result<(f64, Sample)> {
+    let requests = match pipeline {
+        1 => 100_000,
+        16 => 1_000_000,
+        _ => 2_000_000,
+    } / slowness;
+    let (port, count, pipeline) = (port.to_string(), requests.to_string(), pipeline.to_string());
+    let output = Command::new("taskset")
+        .args([
+            "-c",
+            "1",
+            "redis-benchmark",
+            "-p",
+            &port,
+            "-c",
+            "50",
+            "-n",
+            &count,
+            "-P",
+            &pipeline,
+            "-r",
+            "10000",
+            "--csv",
+        ])
+        .args(words)
+        .stdin(Stdio::null())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "redis-benchmark: {text}{}", String::from_utf8_lossy(&output.stderr));
+    // "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
+    let line = text.lines().last().context("redis-benchmark tells nothing")?;
+    let figures: Vec<f64> =
+        line.split("\",\"").skip(1).filter_map(|figure| figure.trim_matches('"').parse().ok()).collect();
+    let [rate, _, _, p50_ms, _, p99_ms, _] = figures[..] else { anyhow::bail!("redis-benchmark tells {line}") };
+    Ok((f64::from(requests), Sample { rate, p50_ms, p99_ms, cpu_us: 0.0 }))
+}
+
+/// A request of its own each time, of 10,000 keys.
+const SCRIPT: &str = r#"
+local bodies = {}
+init = function() math.randomseed(os.time()) end
+request = function()
+  local body = string.gsub(BODY, "KEY", "user:" .. math.random(10000))
+  return wrk.format("POST", nil, { ["Content-Type"] = "application/json" }, body)
+end
+done = function(summary, latency)
+  io.write(string.format("%d %d %f %f %d\n", summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    summary.errors.status + summary.errors.connect + summary.errors.read + summary.errors.timeout))
+end
+"#;
+
+pub(super) fn http(port: u16, path: &str, body: &str, connections: u32) -> anyhow::Result<(f64, Sample)> {
+    let script = std::env::temp_dir().join(format!("tidegate-wrk-{}.lua", std::process::id()));
+    let mut file = std::fs::File::create(&script)?;
+    write!(file, "BODY = [[{body}]]\n{SCRIPT}")?;
+    let url = format!("http://127.0.0.1:{port}{path}");
+    let connections = format!("-c{connections}");
+    let output = Command::new("taskset")
+        .args(["-c", "1", "wrk", "-t1", &connections, "-d2s", "-s"])
+        .arg(&script)
+        .arg(url)
+        .stdin(Stdio::null())
+        .output()?;
+    std::fs::remove_file(script)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().unwrap_or_default();
+    let figures: Vec<f64> = line.split(' ').filter_map(|figure| figure.parse().ok()).collect();
+    let [requests, us, p50, p99, errors] = figures[..] else { anyhow::bail!("wrk tells {text}") };
+    ensure!(errors == 0.0, "{errors} of {requests} requests failed");
+    Ok((requests, Sample { rate: requests / us * 1e6, p50_ms: p50 / 1e3, p99_ms: p99 / 1e3, cpu_us: 0.0 }))
+}
