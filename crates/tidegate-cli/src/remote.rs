@@ -19,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A server to ask in place of a store.
 #[derive(Args)]
 pub(crate) struct ServerOptions {
-    /// Ask a `tidegate serve` at this URL: --policy may then be the name of one of its policies. `reset` asks its admin
+    /// Ask a `tidegate serve` at this URL in place of a store: --policy may then be the name of one of its policies. `reset` asks its admin
     /// listener
-    #[arg(long, value_name = "URL", conflicts_with = "store", env = "TIDEGATE_SERVER")]
+    #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// With --server: of which tier the key is
     #[arg(long, requires = "server", value_name = "NAME")]
@@ -142,7 +142,8 @@ impl Told {
         let left = match (self.limit, self.remaining) {
             (Some(limit), Some(remaining)) => format!("{remaining} of {limit} left"),
             (Some(_), None) => "nobody knows what is left".to_owned(),
-            (None, _) => "no limit".to_owned(),
+            (None, _) if self.allowed => "no limit".to_owned(),
+            (None, _) => "blocked".to_owned(),
         };
         let reset = match self.reset_after_us {
             None | Some(0) => String::new(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use tidegate_server::config::{Flag, Listen, LogFormat, Scope, StoreText};
+use tidegate_server::config::{Flag, Listen, LogFormat, Scope};
 use tidegate_server::{Config, Listeners, Reloads, Source, log, run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -41,7 +41,7 @@ pub(crate) struct SourceOptions {
     /// Where counts are kept: memory://, redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST,HOST/NAME,
     /// redis+cluster://HOST,HOST
     #[arg(long, short, env = "TIDEGATE_STORE", hide_env_values = true, value_name = "URL")]
-    store: Option<StoreText>,
+    store: Option<String>,
     /// Where to listen for checks over HTTP, or `off` [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<Listen>,
@@ -73,7 +73,7 @@ impl SourceOptions {
             flags.extend(value.map(|value| Flag { name, path, value: value.into() }));
         };
         let listen = |listen: Option<Listen>| listen.map(|listen| listen.to_string());
-        add("--store", "store.url", self.store.as_ref().map(|store| store.as_text().to_owned()));
+        add("--store", "store.url", self.store.clone());
         add("--http", "http.listen", listen(self.http));
         add("--resp", "resp.listen", listen(self.resp));
         add("--admin", "admin.listen", listen(self.admin));

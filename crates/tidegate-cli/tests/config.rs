@@ -123,3 +123,30 @@ fn the_schema_knows_all_that_is_said() {
     }
     assert_eq!(schema["additionalProperties"], false);
 }
+
+#[test]
+fn passwords_are_never_said() {
+    let folder = Folder::new();
+    let bad = "redis://user:s3cret@host/?colour=1";
+    let path = folder.write("bad.toml", &format!("[store]\nurl = \"{bad}\"\n"));
+    let said = [
+        run(&["config", "check", &path], &[]),
+        run(&["config", "show", "--store", bad], &[]),
+        run(&["config", "show"], &[("TIDEGATE_STORE", bad)]),
+        run(&["config", "show"], &[("TIDEGATE__STORE__URL", bad)]),
+        run(&["config", "show", "--store", "redis://user:s3cret@host"], &[]),
+        run(&["config", "show", "--store", "redis:user:s3cret@host"], &[]),
+    ];
+    for (_, shown, errors) in said {
+        assert!(!shown.contains("s3cret") && !errors.contains("s3cret"), "{shown}{errors}");
+    }
+}
+
+#[test]
+fn what_needs_two_values_can_be_set_by_the_environment() {
+    let tls = [("TIDEGATE__HTTP__TLS__CERT", "a.crt"), ("TIDEGATE__HTTP__TLS__KEY", "a.key")];
+    let (code, shown, errors) = run(&["config", "show"], &tls);
+    assert!(code == 0 && shown.contains("cert = \"a.crt\""), "{errors}");
+    let (code, _, errors) = run(&["config", "show"], &tls[..1]);
+    assert!(code == 2 && errors.contains("TIDEGATE__HTTP__TLS__CERT: missing field `key`"), "{errors}");
+}

@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use common::{Folder, PATIENCE, ServerProcess};
+use tidegate_testkit::http::HttpClient;
 use tidegate_testkit::redis::wait_for;
 
 const IDLE: usize = 5_000;
@@ -95,4 +96,29 @@ fn there_are_no_more_than_there_may_be() {
     clients.truncate(4);
     assert!(wait_for(PATIENCE, || server.client().get("/healthz").is_ok_and(|answer| answer.status == 200)));
     assert!(server.metric("tidegate_connections_refused_total") >= 1);
+}
+
+/// Whatever the other timers are.
+#[test]
+fn a_request_that_does_not_come_is_not_waited_for() {
+    let folder = Folder::new();
+    let text = "resp.idle_timeout = \"10m\"\n[bounds]\nidle_timeout = \"10m\"\nwrite_timeout = \"10m\"\nhead_timeout = \"200ms\"\n";
+    let server = ServerProcess::start(&["--config", &folder.write("serve.toml", text)]);
+    let mut answered = server.client();
+    assert_eq!(answered.get("/healthz").unwrap().status, 200);
+    let mut clients = [server.client(), answered, HttpClient::connect(server.resp).unwrap()];
+    for client in &mut clients {
+        client.send(b"PO").unwrap();
+        assert!(client.is_ended());
+    }
+}
+
+#[test]
+fn a_flood_does_not_lock_operators_out() {
+    let folder = Folder::new();
+    let server = ServerProcess::start(&["--config", &folder.write("serve.toml", "[bounds]\nmax_connections = 4\n")]);
+    let mut clients: Vec<HttpClient> = (0..4).map(|_| server.client()).collect();
+    assert!(clients.iter_mut().all(|client| client.get("/healthz").unwrap().status == 200));
+    assert_eq!(server.client().receive().unwrap().status, 503);
+    assert_eq!(server.metric("tidegate_connections_refused_total"), 1);
 }

@@ -119,6 +119,26 @@ fn a_swapped_link_is_a_change() {
     assert!(wait_for(PATIENCE, || !is_one(&server)), "{}", server.log());
 }
 
+/// A release folder that a link points at, as many deployments have it.
+#[test]
+fn a_swapped_folder_is_a_change() {
+    let folder = Folder::new();
+    for (name, text) in [("v1", ONE), ("v2", OTHER)] {
+        std::fs::create_dir_all(folder.path().join(name).join("etc")).unwrap();
+        std::fs::write(folder.path().join(name).join("etc/serve.toml"), text).unwrap();
+    }
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).unwrap();
+    link("v1", "current");
+    let path = folder.path().join("current/etc/serve.toml").display().to_string();
+    let server = ServerProcess::start(&["--config", &path]);
+    assert!(is_one(&server));
+    for (to, is_one_next) in [("v2", false), ("v1", true)] {
+        link(to, "next");
+        std::fs::rename(folder.path().join("next"), folder.path().join("current")).unwrap();
+        assert!(wait_for(PATIENCE, || is_one(&server) == is_one_next), "{}", server.log());
+    }
+}
+
 #[test]
 fn tokens_and_certificates_are_read_again() {
     let (folder, files, others) = (Folder::new(), TlsFiles::make(), TlsFiles::make());

@@ -281,7 +281,8 @@ fn asked_from_the_shell() {
         "serve.toml",
         &format!(
             "[[token]]\nscopes = [\"check\", \"admin\"]\nfile = \"{token}\"\n\
-             [policies.api]\nlimits = \"fixed_window 3/hour\"\ntiers = {{ premium = \"fixed_window 30/hour\" }}\n"
+             [policies.api]\nlimits = \"fixed_window 3/hour\"\ntiers = {{ premium = \"fixed_window 30/hour\" }}\n\
+             exceptions = [{{ key = \"user:42\", tenant = \"evil\", blocked = true }}]\n"
         ),
     );
     let server = ServerProcess::start(&["--config", &config]);
@@ -310,6 +311,16 @@ fn asked_from_the_shell() {
     assert!(code == 2 && said.contains("there is no policy `nobody`: expected one of api"), "{said}");
     let (code, said) = ask("check", "http://127.0.0.1:1", &["-p", "api"]);
     assert!(code == 2 && said.contains("--server http://127.0.0.1:1"), "{said}");
+    // What is in the environment for a store is of no concern.
+    let store = ("TIDEGATE_STORE", "redis://127.0.0.1:1/");
+    let beside = tidegate()
+        .args(["peek", "user:42", "-p", "api", "--server", &http])
+        .envs([store, ("TIDEGATE_TOKEN", "shell-secret")])
+        .output()
+        .unwrap();
+    assert_eq!(beside.status.code(), Some(0), "{beside:?}");
+    let (code, said) = ask("check", &http, &["-p", "api", "--tenant", "evil"]);
+    assert!(code == 1 && said.contains("blocked"), "{said}");
     let without = tidegate().args(["check", "k", "-p", "api", "--server", &http]).output().unwrap();
     assert!(String::from_utf8_lossy(&without.stderr).contains("401"));
     let file =
@@ -328,4 +339,43 @@ fn a_second_signal_ends_it_at_once() {
     server.wait_for_log("ending");
     server.signal("-INT");
     assert_eq!(server.wait().code(), Some(130));
+}
+
+#[test]
+fn nobody_holds_up_its_end() {
+    let folder = Folder::new();
+    let text = "[bounds]\nbody_timeout = \"10m\"\ndrain_timeout = \"300ms\"\n[policies.api]\nlimits = \"fixed_window 9/day\"\n";
+    let config = folder.write("serve.toml", text);
+    let snapshot = folder.path().join("counts").display().to_string();
+    let arguments = ["--config", &config, "--snapshot", &snapshot];
+    let mut server = ServerProcess::start(&arguments);
+    let mut slow = server.client();
+    slow.send(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n{").unwrap();
+    let mut redis = TcpStream::connect(server.resp).unwrap();
+    redis.write_all(b"PI").unwrap();
+    let check = r#"{"policy": "api", "key": "k"}"#;
+    server.post("/v1/check", check);
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(server.log().contains("ended before all connections were"));
+    // What was counted before the end is in the snapshot.
+    let again = ServerProcess::start(&arguments);
+    assert_eq!(again.post("/v1/peek", check).json()["remaining"], 8);
+}
+
+#[test]
+fn many_different_limits_on_redis_take_little_memory() {
+    let redis = RedisServer::start();
+    let server = ServerProcess::start(&["--store", &format!("redis://127.0.0.1:{}/", redis.port())]);
+    let mut client = server.client();
+    let mut ask = |number: usize| {
+        let body = format!(r#"{{"limits": "fixed_window {}/day", "key": "k", "cost": {}}}"#, number + 1, number + 1);
+        client.post("/v1/check", &body).unwrap()
+    };
+    (0..10).for_each(|number| drop(ask(number)));
+    let before = server.memory();
+    (10..500).for_each(|number| drop(ask(number)));
+    assert_eq!(server.metric("tidegate_inline_checks_total{outcome=\"denied\"}") > 400, true);
+    let each = server.memory().saturating_sub(before) / 490;
+    assert!(each < 64 * 1024, "{each} bytes each");
 }

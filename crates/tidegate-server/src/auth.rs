@@ -40,6 +40,11 @@ impl Tokens {
         !self.0.iter().any(|token| token.scopes.contains(&scope))
     }
 
+    /// Whether there is none at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What who shows this may do. Every token is compared with, so that time tells nothing of any.
     pub(crate) fn access(&self, shown: Option<&[u8]>, scope: Scope) -> Access {
         if self.is_open(scope) {

@@ -210,7 +210,11 @@ impl Collector for Collected {
             encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         let mut gauges: Vec<Figure> = vec![
-            ("tidegate_connections", "Connections at present", server.connections.count() as u64),
+            (
+                "tidegate_connections",
+                "Connections at present",
+                (server.connections.count() + server.admin_connections.count()) as u64,
+            ),
             ("tidegate_start_time_seconds", "When the server started, since 1970", server.started_at_s),
             (
                 "tidegate_snapshot_time_seconds",

@@ -23,7 +23,8 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
         let is_degraded = live.is_degraded();
         if is_degraded != was_degraded {
             was_degraded = is_degraded;
-            let error = live.gate.store_health().and_then(|health| health.last_error).unwrap_or_default();
+            let error = live.gate.store_health().and_then(|health| health.last_error);
+            let error = error.as_deref().unwrap_or("the connection was lost");
             match is_degraded {
                 true => tracing::error!(error, "the store does not answer: the failure policy does"),
                 false => tracing::info!("the store answers again"),
@@ -38,7 +39,8 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
                     "the memory store is full: keys are dropped for others (max_keys)"
                 );
             }
-            was_full = is_full;
+            // Not at every key that comes and goes.
+            was_full = is_full || was_full && stats.keys > stats.max_keys / 10 * 9;
         }
     }
 }

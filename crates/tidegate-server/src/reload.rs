@@ -67,12 +67,15 @@ pub(crate) async fn watch(
     ended: CancellationToken,
 ) {
     let (changed, mut changes) = mpsc::channel(1);
+    let source = Arc::new(source);
     // Watched for as long as it is kept.
-    let _watcher = watcher(&files(&source, &server.live().config), changed);
+    let mut watcher = watch_files(&files(&source, &server.live().config), &changed);
+    // What has changed since it was read nobody has seen.
+    let _ = changed.try_send(());
     let mut last_error = None;
     loop {
         let is_asked = tokio::select! {
-            () = ended.cancelled() => return,
+            () = ended.cancelled() => return drop(watcher),
             Some(()) = asked.recv() => true,
             Some(()) = changes.recv() => {
                 tokio::time::sleep(QUIET).await;
@@ -81,11 +84,23 @@ pub(crate) async fn watch(
             }
             () = tokio::time::sleep(POLL) => false,
         };
-        let reloaded = tokio::task::block_in_place(|| reload(&server, &source, &mut stamp));
-        match reloaded {
+        let reloading = {
+            let (server, source, mut stamp) = (Arc::clone(&server), Arc::clone(&source), stamp.clone());
+            tokio::task::spawn_blocking(move || reload(&server, &source, &mut stamp).map(|is_other| (is_other, stamp)))
+        };
+        // Where it ended in a bug, the old one stays as well.
+        let reloaded = reloading.await.unwrap_or_else(|error| Err(ConfigError::Values(error.to_string())));
+        match reloaded.map(|(is_other, now)| {
+            stamp = now;
+            is_other
+        }) {
             Ok(true) => {
                 server.metrics.reloaded(true);
                 last_error = None;
+                // It may name other files.
+                watcher = watch_files(&files(&source, &server.live().config), &changed);
+                // What has changed between the two watchers nobody has seen.
+                let _ = changed.try_send(());
                 tracing::info!(hash = server.live().hash, "another configuration is in use");
             }
             Ok(false) if is_asked || last_error.take().is_some() => {
@@ -93,10 +108,10 @@ pub(crate) async fn watch(
             }
             Ok(false) => {}
             Err(error) => {
-                server.metrics.reloaded(false);
                 let text = error.to_string();
                 // Once, not at every look.
                 if is_asked || last_error.as_ref() != Some(&text) {
+                    server.metrics.reloaded(false);
                     tracing::error!(error = text, "the configuration was refused; the old one stays in use");
                 }
                 last_error = Some(text);
@@ -106,14 +121,16 @@ pub(crate) async fn watch(
 }
 
 /// Watches the folders, as files are often put in the place of others, and links in the place of links.
-fn watcher(files: &BTreeSet<PathBuf>, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+fn watch_files(files: &BTreeSet<PathBuf>, changed: &mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+    let changed = changed.clone();
     let tell = move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
             let _ = changed.try_send(());
         }
     };
     let mut watcher = notify::recommended_watcher(tell).ok()?;
-    let folders: BTreeSet<PathBuf> = files.iter().flat_map(|file| folders(file)).collect();
+    let mut folders = BTreeSet::new();
+    files.iter().for_each(|file| add_folders(file, &mut folders, MOST_LINKS));
     for folder in folders {
         if let Err(error) = watcher.watch(&folder, RecursiveMode::NonRecursive) {
             tracing::warn!(%error, folder = %folder.display(), "changes here are seen only every 30 s");
@@ -122,11 +139,19 @@ fn watcher(files: &BTreeSet<PathBuf>, changed: mpsc::Sender<()>) -> Option<notif
     Some(watcher)
 }
 
-/// The folder that a file is in, and the one that it really is in.
-fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
-    let of = |path: &Path| {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        folder.unwrap_or(Path::new(".")).to_owned()
-    };
-    [Some(of(file)), file.canonicalize().ok().map(|real| of(&real))].into_iter().flatten()
+/// As many as the system follows.
+const MOST_LINKS: usize = 40;
+
+/// Adds the folder that a file is in, and that of every link on the way to it: each of them may be swapped.
+fn add_folders(file: &Path, folders: &mut BTreeSet<PathBuf>, links_left: usize) {
+    let Ok(file) = std::path::absolute(file) else { return };
+    folders.extend(file.parent().map(Path::to_owned));
+    let links = file.ancestors().filter_map(|path| Some((path, path.parent()?, std::fs::read_link(path).ok()?)));
+    for (link, folder, target) in links {
+        folders.insert(folder.to_owned());
+        let rest = file.strip_prefix(link).unwrap_or(Path::new(""));
+        if links_left > 0 {
+            add_folders(&folder.join(target).join(rest), folders, links_left - 1);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Config, Source};
 use crate::error::ServeError;
 use crate::http::Http;
-use crate::net::{Listeners, Protocol, Sockets, accept};
+use crate::net::{Listeners, Protocol, accept};
 use crate::resp::Resp;
 use crate::server::{Live, Server};
 use crate::{monitor, reload, snapshot};
@@ -96,10 +96,7 @@ async fn serve(
     shutdown.await;
     tracing::info!(connections = server.connections.count(), "ending: what is asked is answered, and no more is taken");
     server.end();
-    let patience = server.live().config.bounds.drain_timeout.0;
-    if tokio::time::timeout(patience, workers.end()).await.is_err() {
-        tracing::warn!(connections = server.connections.count(), "ended before all connections were");
-    }
+    workers.end(&server).await;
     ended.cancel();
     // The last snapshot is written when nothing is counted any more.
     let _ = keeper.await;
@@ -127,17 +124,23 @@ async fn gate(config: &Config, url: StoreUrl) -> Result<Gate<AnyStore>, ServeErr
     }
 }
 
-/// A thread a core, each with its own runtime and its own sockets: no request changes threads. What operators ask is
-/// answered by the runtime that the server was started on.
+/// A thread a core, each with its own runtime and its own sockets: no request changes threads. One more for what operators
+/// ask.
 struct Workers {
+    /// No more is taken, and what is asked is answered.
     ending: CancellationToken,
+    /// All is dropped.
+    over: CancellationToken,
     threads: Vec<std::thread::JoinHandle<()>>,
-    admin: TaskTracker,
 }
+
+/// What a worker listens for.
+type Listening = Box<dyn FnOnce(&Arc<Server>, &CancellationToken, &TaskTracker) -> std::io::Result<()> + Send>;
 
 impl Workers {
     fn start(server: &Arc<Server>, listeners: Listeners) -> Result<Self, ServeError> {
-        let mut workers = Self { ending: CancellationToken::new(), threads: Vec::new(), admin: TaskTracker::new() };
+        let mut workers =
+            Self { ending: CancellationToken::new(), over: CancellationToken::new(), threads: Vec::new() };
         let mut https = listeners.http.into_iter().flat_map(|sockets| sockets.sockets);
         let mut resps = listeners.resp.into_iter().flat_map(|sockets| sockets.sockets);
         loop {
@@ -145,41 +148,34 @@ impl Workers {
             if http.is_none() && resp.is_none() {
                 break;
             }
-            workers.start_one(server, http, resp)?;
+            let is_admin = false;
+            let http = http.map(|socket| listening(socket, Http { server: Arc::clone(server), is_admin }));
+            let resp = resp.map(|socket| listening(socket, Resp { server: Arc::clone(server) }));
+            workers.start_one(server, http.into_iter().chain(resp).collect())?;
         }
-        if let Some(Sockets { sockets, .. }) = listeners.admin {
-            let http = Http { server: Arc::clone(server), is_admin: true };
-            for socket in sockets {
-                listen(socket, http.clone(), server, &workers.ending, &workers.admin)?;
-            }
+        for socket in listeners.admin.into_iter().flat_map(|sockets| sockets.sockets) {
+            let admin = Http { server: Arc::clone(server), is_admin: true };
+            workers.start_one(server, vec![listening(socket, admin)])?;
         }
         Ok(workers)
     }
 
-    fn start_one(
-        &mut self,
-        server: &Arc<Server>,
-        http: Option<std::net::TcpListener>,
-        resp: Option<std::net::TcpListener>,
-    ) -> Result<(), ServeError> {
+    fn start_one(&mut self, server: &Arc<Server>, listening: Vec<Listening>) -> Result<(), ServeError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Of its own, so that threads do not meet at it.
-        let (server, ending) = (Arc::clone(server), self.ending.child_token());
+        let (server, ending, over) = (Arc::clone(server), self.ending.child_token(), self.over.clone());
         let work = async move {
             let tasks = TaskTracker::new();
-            let (http_server, resp_server) = (Arc::clone(&server), Arc::clone(&server));
-            let listening = [
-                http.map(|socket| {
-                    listen(socket, Http { server: http_server, is_admin: false }, &server, &ending, &tasks)
-                }),
-                resp.map(|socket| listen(socket, Resp { server: resp_server }, &server, &ending, &tasks)),
-            ];
-            for error in listening.into_iter().flatten().filter_map(Result::err) {
+            for error in listening.into_iter().filter_map(|listen| listen(&server, &ending, &tasks).err()) {
                 tracing::error!(%error, "a listener could not be started");
             }
             ending.cancelled().await;
             tasks.close();
-            tasks.wait().await;
+            tokio::select! {
+                () = tasks.wait() => {}
+                // What is left is dropped with the runtime.
+                () = over.cancelled() => {}
+            }
         };
         let name = format!("tidegate-{}", self.threads.len());
         let thread = std::thread::Builder::new().name(name).spawn(move || runtime.block_on(work))?;
@@ -188,13 +184,23 @@ impl Workers {
     }
 
     /// Takes no more connections, and waits until those there are have ended.
-    async fn end(self) {
-        self.ending.cancel();
-        self.admin.close();
-        self.admin.wait().await;
-        let ended = tokio::task::spawn_blocking(|| self.threads.into_iter().for_each(|thread| drop(thread.join())));
-        let _ = ended.await;
+    /// After `bounds.drain_timeout` nobody is waited for any more.
+    async fn end(self, server: &Server) {
+        let Self { ending, over, threads } = self;
+        ending.cancel();
+        let joined = tokio::task::spawn_blocking(|| threads.into_iter().for_each(|thread| drop(thread.join())));
+        let mut joined = std::pin::pin!(joined);
+        let patience = server.live().config.bounds.drain_timeout.0;
+        if tokio::time::timeout(patience, &mut joined).await.is_err() {
+            tracing::warn!(connections = server.connections.count(), "ended before all connections were");
+            over.cancel();
+            let _ = joined.await;
+        }
     }
+}
+
+fn listening(socket: std::net::TcpListener, protocol: impl Protocol) -> Listening {
+    Box::new(move |server, ending, tasks| listen(socket, protocol, server, ending, tasks))
 }
 
 fn listen(

@@ -10,6 +10,7 @@ use tidegate_http::{Dialect, Written};
 
 use crate::auth::Tokens;
 use crate::config::{Config, ConfigError, TlsConfig};
+use crate::http::Bodies;
 use crate::metrics::Metrics;
 use crate::net::Connections;
 use crate::tls;
@@ -61,6 +62,9 @@ pub(crate) struct Server {
     live: ArcSwap<Live>,
     pub(crate) metrics: Metrics,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) admin_connections: Arc<Connections>,
+    /// Bytes of bodies that are on their way.
+    pub(crate) bodies: Bodies,
     pub(crate) clock: Clock,
     pub(crate) started_at_s: u64,
     is_ending: AtomicBool,
@@ -73,6 +77,8 @@ impl Server {
             live: ArcSwap::from_pointee(live),
             metrics: Metrics::default(),
             connections: Arc::default(),
+            admin_connections: Arc::default(),
+            bodies: Bodies::default(),
             started_at_s: clock.now().as_nanos() / 1_000_000_000,
             clock,
             is_ending: AtomicBool::new(false),

@@ -33,14 +33,20 @@ fn of(path: &Path, error: &dyn std::fmt::Display) -> ServeError {
 /// A file in the same folder: only within one is a file put in the place of another at once.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".new.{}", std::process::id()));
+    name.push(".new");
     path.with_file_name(name)
 }
 
 /// Readable by its owner only: the secret of the store is in it.
 fn create(path: &Path) -> io::Result<File> {
+    // What a crash has left there has whatever rights it has.
+    if let Err(error) = fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
+    options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(path)
@@ -74,7 +80,8 @@ pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken) {
         let live = server.live();
         let store = &live.config.store;
         let Some(path) = store.snapshot.clone() else { return };
-        (path, store.snapshot_interval.0)
+        // Of a link, the file that it stands for is put in the place of the one before.
+        (path.canonicalize().unwrap_or(path), store.snapshot_interval.0)
     };
     let mut was_good = true;
     loop {

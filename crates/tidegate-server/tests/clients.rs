@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{TestServer, config};
-use tidegate_testkit::redis::TlsFiles;
+use tidegate_testkit::redis::{RedisServer, TlsFiles};
 use tidegate_testkit::tools;
 
 const POLICIES: &str = r#"
@@ -165,7 +165,7 @@ fn who_has_no_token_is_not_answered() {
     client.expect(b"AUTH wrong\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
     client.expect(b"AUTH default c-secret\r\n", "+OK\r\n");
     client.expect(b"PING\r\n", "+PONG\r\n");
-    client.expect(b"DEL k\r\n", "-NOPERM this token may not reset keys: expected one of scope admin\r\n");
+    client.expect(b"DEL k\r\n", "-NOPERM keys may not be reset here: expected a token of scope admin\r\n");
     client.expect(b"RESET\r\n", "+RESET\r\n");
     client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"AUTH a-secret\r\nDEL k\r\n", "+OK\r\n:1\r\n");
@@ -177,6 +177,55 @@ fn who_has_no_token_is_not_answered() {
     for file in [check, admin] {
         std::fs::remove_file(file).unwrap();
     }
+}
+
+#[test]
+fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
+    let check = token_file("only-check", "c-secret");
+    let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{}\"\n", check.display());
+    let server = TestServer::start(config(&text));
+    let mut client = server.resp();
+    client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
+    client.expect(b"AUTH c-secret\r\n", "+OK\r\n");
+    client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
+    client.expect(b"DEL k\r\n", "-NOPERM keys may not be reset here: expected a token of scope admin\r\n");
+    client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:1\r\n:1\r\n:0\r\n:60\r\n:60\r\n");
+    std::fs::remove_file(check).unwrap();
+}
+
+/// A denial that is remembered here is forgotten with the key, whichever thread remembers it.
+#[test]
+fn on_redis_a_reset_is_felt_at_once() {
+    let redis = RedisServer::start();
+    let server = TestServer::start(config(&format!("store.url = \"redis://127.0.0.1:{}/\"\n", redis.port())));
+    let check = r#"{"limits": "fixed_window 1/day", "key": "k"}"#;
+    for round in 0..20 {
+        let mut client = server.resp();
+        client.expect(b"CL.THROTTLE k 0 1 86400\r\n", "*5\r\n:0\r\n");
+        client.rest_of_five();
+        client.send(b"CL.THROTTLE k 0 1 86400\r\nDEL k\r\n");
+        assert_eq!(client.five()[0], 1, "round {round}");
+        assert_eq!(client.line(), ":1");
+        assert_eq!(server.post("/v1/check", check).json()["allowed"], true, "round {round}");
+        assert_eq!(server.post("/v1/check", check).json()["allowed"], false, "round {round}");
+        assert_eq!(server.admin().post("/v1/reset", check).unwrap().json()["remaining"], 1, "round {round}");
+    }
+}
+
+#[test]
+fn a_batch_on_redis_is_decided_in_order() {
+    let redis = RedisServer::start();
+    let text = format!("store.url = \"redis://127.0.0.1:{}/\"\n{POLICIES}", redis.port());
+    let server = TestServer::start(config(&text));
+    let one = r#"{"policy": "api", "key": "k"}, {"limits": "fixed_window 40/day", "key": "k"}"#;
+    let answer = server.post("/v1/check:batch", &format!(r#"{{"checks": [{}]}}"#, vec![one; 100].join(","))).json();
+    let allowed: Vec<bool> = answer["results"].as_array().unwrap().iter().map(|told| told["allowed"] == true).collect();
+    let expected = |number: usize| number % 2 == 0 || number / 2 < 40;
+    assert_eq!(allowed, (0..200).map(expected).collect::<Vec<bool>>());
+    let together =
+        r#"{"checks": [{"policy": "api", "key": "new"}, {"policy": "api", "key": "evil"}], "together": true}"#;
+    assert_eq!(server.post("/v1/check:batch", together).json()["allowed"], false);
+    assert_eq!(server.post("/v1/peek", r#"{"policy": "api", "key": "new"}"#).json()["remaining"], 100);
 }
 
 #[test]

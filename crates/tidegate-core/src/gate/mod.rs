@@ -51,6 +51,8 @@ pub struct Gate<S: Store = MemoryStore> {
 struct Shared<S: Store> {
     store: Arc<S>,
     settings: Settings,
+    /// For limits that come with a request: there may be many different ones.
+    inline: Settings,
     book: ArcSwap<Compiled<S>>,
     /// Policies that somebody has said will be asked for. Held while books are exchanged, too.
     in_use: Mutex<BTreeSet<Name>>,
@@ -101,8 +103,8 @@ impl<S: Store> Gate<S> {
     pub fn with_book(&self, book: Book) -> Self {
         let shared = &self.shared;
         let book = ArcSwap::from_pointee(Compiled::new(&shared.store, &shared.settings, book, None));
-        let (store, settings) = (Arc::clone(&shared.store), shared.settings.clone());
-        Self { shared: Arc::new(Shared { store, settings, book, in_use: Mutex::default() }) }
+        let (store, settings, inline) = (Arc::clone(&shared.store), shared.settings.clone(), shared.inline.clone());
+        Self { shared: Arc::new(Shared { store, settings, inline, book, in_use: Mutex::default() }) }
     }
 
     /// What is to take this gate's place, under another book: on the same store, and counting on where this one is. What a
@@ -112,8 +114,9 @@ impl<S: Store> Gate<S> {
         let shared = &self.shared;
         let old = shared.book.load();
         let book = ArcSwap::from_pointee(Compiled::new(&shared.store, &shared.settings, book, Some(&old)));
-        let (store, settings) = (Arc::clone(&shared.store), shared.settings.clone());
-        Self { shared: Arc::new(Shared { store, settings, book, in_use: Mutex::new(shared.in_use.lock().clone()) }) }
+        let (store, settings, inline) = (Arc::clone(&shared.store), shared.settings.clone(), shared.inline.clone());
+        let in_use = Mutex::new(shared.in_use.lock().clone());
+        Self { shared: Arc::new(Shared { store, settings, inline, book, in_use }) }
     }
 
     /// A limiter on the same store, with the same settings, for limits that come with a request: beside all named policies.
@@ -130,7 +133,7 @@ impl<S: Store> Gate<S> {
     }
 
     fn limiter_in(&self, namespace: &str, policy: Policy) -> Limiter<S> {
-        Limiter::on(Arc::clone(&self.shared.store), policy, namespace.into(), self.shared.settings.clone())
+        Limiter::on(Arc::clone(&self.shared.store), policy, namespace.into(), self.shared.inline.clone())
     }
 
     /// Says that a policy will be asked for, so that it is missed now and not at a request; from now on no book can take
@@ -244,6 +247,7 @@ impl<S: Store> GateBuilder<S> {
         let Self { store, book, settings } = self;
         let store = Arc::new(store);
         let book = ArcSwap::from_pointee(Compiled::new(&store, &settings, book, None));
-        Gate { shared: Arc::new(Shared { store, settings, book, in_use: Mutex::default() }) }
+        let inline = settings.sharing_denials();
+        Gate { shared: Arc::new(Shared { store, settings, inline, book, in_use: Mutex::default() }) }
     }
 }

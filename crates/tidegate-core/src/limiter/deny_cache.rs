@@ -9,6 +9,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
 use crate::decision::{Decision, Verdict};
 use crate::key::Key;
+use crate::policy::Policy;
 use parking_lot::Mutex;
 
 /// What another process gives back or forgets is seen here at the latest after so long.
@@ -32,6 +33,8 @@ type Set = Mutex<[Option<Denied>; WAYS]>;
 
 #[derive(Clone, Copy)]
 struct Denied {
+    /// Tells the policies apart that share a cache.
+    mark: u64,
     fingerprint: u128,
     cost: Cost,
     decision: Decision,
@@ -59,25 +62,30 @@ impl DenyCache {
         high << 64 | low
     }
 
+    /// What tells a policy from others that share the cache.
+    pub(super) fn mark(&self, policy: &Policy, namespace: &str) -> u64 {
+        self.hashers[0].hash_one((namespace, policy.to_string()))
+    }
+
     fn set(sets: &[Set], fingerprint: u128) -> Option<&Set> {
         sets.get(fingerprint as usize & sets.len().wrapping_sub(1))
     }
 
     /// The denial of this very request, if the store's still holds. Of another cost nothing is known: it may fit, or have
     /// to wait for longer.
-    pub(super) fn find(&self, key: Key<'_>, cost: Cost) -> Option<Decision> {
+    pub(super) fn find(&self, mark: u64, key: Key<'_>, cost: Cost) -> Option<Decision> {
         let sets = self.sets.get()?;
         let fingerprint = self.fingerprint(key);
         let denied = {
             let set = Self::set(sets, fingerprint)?.lock();
-            *set.iter().flatten().find(|denied| denied.fingerprint == fingerprint)?
+            *set.iter().flatten().find(|denied| denied.is_of(mark, fingerprint))?
         };
         let now = self.now();
         (denied.cost == cost && now < denied.until).then(|| denied.at(now))
     }
 
     /// Remembers what the store answered to a request that was made at `asked_at`.
-    pub(super) fn learn(&self, key: Key<'_>, cost: Cost, asked_at: Timestamp, decision: &Decision) {
+    pub(super) fn learn(&self, mark: u64, key: Key<'_>, cost: Cost, asked_at: Timestamp, decision: &Decision) {
         let is_remembered = decision.verdict == Verdict::Denied && decision.degraded.is_none() && self.set_count > 0;
         if !is_remembered || asked_at.as_nanos() < self.forgotten_at.load(Ordering::Acquire) {
             return;
@@ -87,6 +95,7 @@ impl DenyCache {
         let Some(set) = Self::set(sets, fingerprint) else { return };
         let wait = Duration::from_nanos(decision.wait).min(LONGEST);
         let denied = Denied {
+            mark,
             fingerprint,
             cost,
             decision: *decision,
@@ -94,12 +103,13 @@ impl DenyCache {
             answered_at: self.now(),
         };
         let mut set = set.lock();
-        let place = set.iter().position(|old| old.is_some_and(|old| old.fingerprint == fingerprint));
+        let place = set.iter().position(|old| old.is_some_and(|old| old.is_of(mark, fingerprint)));
         let soonest = || (0..WAYS).min_by_key(|way| set[*way].map(|old| old.until)).unwrap_or(0);
         let place = place.unwrap_or_else(soonest);
         set[place] = Some(denied);
     }
 
+    /// Forgets a key under every policy.
     pub(super) fn forget(&self, key: Key<'_>) {
         self.forgotten_at.fetch_max(self.now().as_nanos(), Ordering::AcqRel);
         let Some(sets) = self.sets.get() else { return };
@@ -115,6 +125,10 @@ impl DenyCache {
 }
 
 impl Denied {
+    fn is_of(&self, mark: u64, fingerprint: u128) -> bool {
+        self.mark == mark && self.fingerprint == fingerprint
+    }
+
     /// The denial as it stands now. Who waits as long as it says has waited long enough.
     fn at(&self, now: Timestamp) -> Decision {
         let passed = now.as_nanos().saturating_sub(self.answered_at.as_nanos());

@@ -13,8 +13,8 @@ use crate::store::{Store, StoreError};
 pub type Each<'a, S> = (&'a Limiter<S>, Key<'a>, Cost);
 
 impl<S: Store> Limiter<S> {
-    /// Decides on a batch of requests in order, at one time, each for itself and each under its own limiter. All limiters
-    /// are of one store.
+    /// Decides on a batch of requests in order, each for itself and each under its own limiter: in memory at one time, on a
+    /// remote store so that they travel together. All limiters are of one store.
     ///
     /// # Errors
     /// If the store could not answer, and nothing stands in for it: never of a limiter that was made on a remote store.

@@ -21,6 +21,15 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
     /// Shared by all limiters that these settings are of.
     local: Arc<Local>,
+    /// The same, where there may be many limiters and few keys of each.
+    denied: Option<Arc<DenyCache>>,
+}
+
+impl Settings {
+    /// The same for limiters that remember denials together: as many as one of the others.
+    pub(crate) fn sharing_denials(&self) -> Self {
+        Self { denied: Some(Arc::new(DenyCache::new(self.deny_cache, self.clock.clone()))), ..self.clone() }
+    }
 }
 
 /// What is kept of denials where nothing is said: about 2 MB.
@@ -33,21 +42,27 @@ impl Default for Settings {
             deny_cache: DENY_CACHE,
             clock: Clock::system(),
             local: Arc::default(),
+            denied: None,
         }
     }
 }
 
 pub(super) struct Guard {
     settings: Settings,
-    denied: DenyCache,
+    denied: Arc<DenyCache>,
+    /// What this policy's denials are known by.
+    mark: u64,
     stand_in: StandIn,
     tally: Arc<Tally>,
 }
 
 impl Guard {
     pub(super) fn new(settings: Settings, policy: &Policy, namespace: &Arc<str>, tally: Arc<Tally>) -> Self {
+        let own = || Arc::new(DenyCache::new(settings.deny_cache, settings.clock.clone()));
+        let denied = settings.denied.clone().unwrap_or_else(own);
         Self {
-            denied: DenyCache::new(settings.deny_cache, settings.clock.clone()),
+            mark: if settings.denied.is_some() { denied.mark(policy, namespace) } else { 0 },
+            denied,
             stand_in: StandIn::new(settings.failure, policy, namespace, &settings.local, settings.clock.clone()),
             settings,
             tally,
@@ -69,7 +84,7 @@ impl Guard {
 
     /// The answer to a request that the store need not be asked about.
     pub(super) fn known(&self, key: Key<'_>, cost: Cost) -> Option<Decision> {
-        let denied = self.denied.find(key, cost)?;
+        let denied = self.denied.find(self.mark, key, cost)?;
         self.tally.deny_cache_hit();
         Some(denied)
     }
@@ -132,7 +147,7 @@ impl Guard {
     ) -> Decision {
         let decision = match answer {
             Ok(decision) => {
-                self.denied.learn(key, cost, asked_at, &decision);
+                self.denied.learn(self.mark, key, cost, asked_at, &decision);
                 decision
             }
             Err(error) => return self.stand_in(key, cost, error.reason()),

@@ -71,29 +71,83 @@ impl Source {
     /// # Errors
     /// If anything is not understood, or does not go together.
     pub fn load(&self) -> Result<Config, ConfigError> {
-        let mut table = match &self.file {
+        let file = match &self.file {
             Some(path) => read(path)?,
             None => Table::new(),
         };
         let variables = self.environment.iter().filter(|(name, _)| name.starts_with(ENVIRONMENT));
-        for (name, value) in variables {
-            let path = name.trim_start_matches(ENVIRONMENT).to_ascii_lowercase().replace("__", ".");
-            set(&mut table, name, &path, scalar(value))?;
-        }
-        for Flag { name, path, value } in &self.flags {
-            set(&mut table, name, path, value.clone())?;
-        }
-        // Each layer has been understood for itself: this is the last of them.
-        let config = Config::deserialize(table).map_err(|error| ConfigError::Values(error.message().to_owned()))?;
+        let variables = variables.map(|(name, value)| Override {
+            place: name,
+            path: name.trim_start_matches(ENVIRONMENT).to_ascii_lowercase().replace("__", "."),
+            value: scalar(value),
+        });
+        let flags = self.flags.iter().map(|Flag { name, path, value }| Override {
+            place: name,
+            path: (*path).to_owned(),
+            value: value.clone(),
+        });
+        let overrides: Vec<Override<'_>> = variables.chain(flags).collect();
+        let config = overridden(&file, &overrides)?;
         config.validate()?;
         Ok(config)
     }
 }
 
+/// What is said on top of the file.
+struct Override<'a> {
+    place: &'a str,
+    path: String,
+    value: Value,
+}
+
+/// The configuration with all of them. Some mean something only together with others; of those that mean nothing, the first
+/// after which it was wrong is named.
+fn overridden(file: &Table, overrides: &[Override<'_>]) -> Result<Config, ConfigError> {
+    let mut table = file.clone();
+    let mut errors = Vec::new();
+    let mut config = understood(&table);
+    for one in overrides {
+        one.set(&mut table)?;
+        config = understood(&table);
+        errors.push(config.as_ref().err().cloned());
+    }
+    config.map_err(|message| {
+        let first = errors.iter().position(|error| error.as_ref() == Some(&message));
+        match first.and_then(|at| overrides.get(at)) {
+            Some(one) => ConfigError::Override { place: one.place.to_owned(), message },
+            None => ConfigError::Values(message),
+        }
+    })
+}
+
+fn understood(table: &Table) -> Result<Config, String> {
+    Config::deserialize(table.clone()).map_err(|error| masked(error.message()))
+}
+
+/// Without what stands between `://` and `@`: a password may.
+fn masked(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("://") {
+        shown.push_str(before);
+        shown.push_str("://");
+        let end = after.find(|c: char| c.is_whitespace() || c == '"' || c == '\'').unwrap_or(after.len());
+        rest = match after.get(..end).and_then(|url| url.rfind('@')) {
+            Some(at) => {
+                shown.push_str("***");
+                &after[at..]
+            }
+            None => after,
+        };
+    }
+    shown + rest
+}
+
 /// The file as a table, once all of it is understood: an error points at line and column.
 fn read(path: &Path) -> Result<Table, ConfigError> {
     let file = |error: std::io::Error| ConfigError::File { path: path.to_owned(), error: error.to_string() };
-    let text = |error: toml::de::Error| ConfigError::Text { path: path.to_owned(), message: error.to_string() };
+    let text =
+        |error: toml::de::Error| ConfigError::Text { path: path.to_owned(), message: masked(&error.to_string()) };
     let content = std::fs::read_to_string(path).map_err(file)?;
     let config: Config = toml::from_str(&content).map_err(text)?;
     config.book().map_err(|error| ConfigError::Text { path: path.to_owned(), message: error.to_string() })?;
@@ -110,20 +164,19 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// Puts a value in its place, if the configuration still can be understood with it.
-fn set(table: &mut Table, place: &str, path: &str, value: Value) -> Result<(), ConfigError> {
-    let error = |message: String| ConfigError::Override { place: place.to_owned(), message };
-    let mut names: Vec<&str> = path.split('.').collect();
-    let last = names.pop().filter(|name| !name.is_empty()).ok_or_else(|| error("it names nothing".to_owned()))?;
-    let mut at = &mut *table;
-    for name in names {
-        let within = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
-        at = within.as_table_mut().ok_or_else(|| error(format!("`{name}` is not a table")))?;
-    }
-    at.insert(last.to_owned(), value);
-    match Config::deserialize(table.clone()) {
-        Ok(_) => Ok(()),
-        Err(cause) => Err(error(cause.message().to_owned())),
+impl Override<'_> {
+    /// Puts the value in its place.
+    fn set(&self, table: &mut Table) -> Result<(), ConfigError> {
+        let error = |message: String| ConfigError::Override { place: self.place.to_owned(), message };
+        let mut names: Vec<&str> = self.path.split('.').collect();
+        let last = names.pop().filter(|name| !name.is_empty()).ok_or_else(|| error("it names nothing".to_owned()))?;
+        let mut at = &mut *table;
+        for name in names {
+            let within = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
+            at = within.as_table_mut().ok_or_else(|| error(format!("`{name}` is not a table")))?;
+        }
+        at.insert(last.to_owned(), self.value.clone());
+        Ok(())
     }
 }
 

@@ -333,7 +333,11 @@ impl Config {
     }
 
     pub(crate) fn instances(&self) -> u32 {
-        self.store.instances.unwrap_or(1)
+        let of_url = match self.store.url.url().failure_policy() {
+            Some(FailurePolicy::Local { instances }) => Some(instances.get()),
+            _ => None,
+        };
+        self.store.instances.or(of_url).unwrap_or(1)
     }
 
     /// What the store's failure policy is; `None` where its URL says.
@@ -364,16 +368,41 @@ impl Config {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Tells configurations apart: sixteen hexadecimal digits.
+    /// Tells configurations apart: sixteen hexadecimal digits. Passwords are no part of it, as it is told to everybody.
     #[must_use]
     pub fn hash(&self) -> String {
-        let secret_too = format!("{}\n{}", self.store.url.as_text(), self.shown());
-        blake3::hash(secret_too.as_bytes()).to_hex().chars().take(16).collect()
+        blake3::hash(self.shown().as_bytes()).to_hex().chars().take(16).collect()
     }
 
     /// A JSON schema of the file, for editors.
     #[must_use]
     pub fn schema() -> String {
         serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded(text: &str) -> Config {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn local_answers_are_divided_by_all_who_share_the_store() {
+        let policy = "[policies.api]\nlimits = \"8/hour\"\nfailure = \"local\"\n";
+        for store in ["url = \"redis://h/?instances=4\"", "url = \"redis://h/\"\ninstances = 4"] {
+            let rules = tidegate::Rules::new("8/hour".parse().unwrap()).failure_policy(FailurePolicy::local(4));
+            let book = loaded(&format!("[store]\n{store}\n{policy}")).book().unwrap();
+            assert_eq!(book.rules("api"), Some(&rules), "{store}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_no_part_of_the_hash() {
+        let hash = |password: &str| loaded(&format!("[store]\nurl = \"redis://u:{password}@h/\"\n")).hash();
+        assert_eq!(hash("one"), hash("other"));
+        assert_ne!(loaded("").hash(), loaded("[http]\nheaders = \"off\"\n").hash());
     }
 }

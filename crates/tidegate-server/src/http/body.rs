@@ -1,6 +1,7 @@
 //! The body of a request: no larger and no slower than it may be.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,8 +13,32 @@ use hyper::body::Incoming;
 
 use super::problem::Problem;
 
+/// Bytes that may be waited for at a time, by all connections together.
+const MOST_WAITED_FOR: usize = 256 << 20;
+
+/// Bodies that have not come whole yet: so many bytes of them are kept at most.
+#[derive(Default)]
+pub(crate) struct Bodies(AtomicUsize);
+
+/// Room for one body.
+struct Room<'a>(&'a Bodies, usize);
+
+impl Bodies {
+    fn room(&self, bytes: usize) -> Option<Room<'_>> {
+        let more = |kept: usize| Some(kept + bytes).filter(|kept| *kept <= MOST_WAITED_FOR);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Room(self, bytes))
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
 /// Reads all of it.
-pub(super) async fn read(body: Incoming, limit: usize, patience: Duration) -> Result<Bytes, Problem> {
+pub(super) async fn read(body: Incoming, limit: usize, patience: Duration, bodies: &Bodies) -> Result<Bytes, Problem> {
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }
@@ -23,6 +48,9 @@ pub(super) async fn read(body: Incoming, limit: usize, patience: Duration) -> Re
     if let Poll::Ready(read) = at_once {
         return read;
     }
+    let Some(_room) = bodies.room(limit) else {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many bodies are on their way at a time"));
+    };
     match tokio::time::timeout(patience, reading).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {patience:?}"))),

@@ -1,5 +1,6 @@
 //! Checks, looks, refunds and resets.
 
+use futures_util::future::join_all;
 use http::StatusCode;
 use serde::Serialize;
 use tidegate::{AnyStore, CheckError, Cost, Gate, Subject, Verdict};
@@ -52,10 +53,10 @@ pub(super) async fn batch(server: &Server, live: &Live, batch: &Batch<'_>) -> Re
     if batch.together {
         return together(live, &asked).await;
     }
-    let mut ruled = Vec::with_capacity(count);
-    for (number, about) in asked.iter().enumerate() {
-        ruled.push(decide(server, &live.gate, about).await.map_err(|problem| named(number, problem))?);
-    }
+    // In memory one after the other; across a network they travel together.
+    let ruled = join_all(asked.iter().map(|about| decide(server, &live.gate, about))).await;
+    let ruled = ruled.into_iter().enumerate().map(|(number, ruled)| ruled.map_err(|problem| named(number, problem)));
+    let ruled = ruled.collect::<Result<Vec<Ruled>, Problem>>()?;
     let results = ruled.iter().map(|ruled| Told::of(&ruled.verdict, ruled.is_inline)).collect();
     Ok(json(&Results { results }))
 }
@@ -130,7 +131,8 @@ pub(super) async fn reset(server: &Server, live: &Live, question: &Question<'_>)
             inline(&live.gate, limits)?.limiter.reset(&key[..]).await.map_err(problem)?;
         }
     }
-    tracing::info!("a key was reset");
+    let policy = about.subject().map_or("limits of its own", |subject| subject.policy);
+    tracing::info!(policy, "a key was reset");
     let ruled = decide(server, &live.gate, &about).await?;
     Ok(of_verdict(live, &ruled.verdict, ruled.is_inline, StatusCode::OK))
 }

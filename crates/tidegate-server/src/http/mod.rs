@@ -18,13 +18,14 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::body::Bodies;
 use crate::metrics::Spoken;
-use crate::net::{Drains, Guarded, Protocol, Stream, Times, Watch};
+use crate::net::{Connections, Counted, Drains, Guarded, Protocol, Stream, Times, Watch};
 use crate::server::Server;
 
 type Request = http::Request<Incoming>;
@@ -50,9 +51,13 @@ impl Http {
     }
 
     async fn answer(&self, request: Request, watch: &Watch) -> Response {
-        watch.begin();
         let begun = self.server.clock.now();
         let is_http1 = request.version() < http::Version::HTTP_2;
+        if is_http1 {
+            watch.begin();
+        } else {
+            watch.begin_one_of_many();
+        }
         #[cfg(feature = "otel")]
         let span = crate::trace::request(self.spoken(), request.uri().path(), request.headers());
         let answered = route::answer(self, request);
@@ -89,6 +94,11 @@ impl Protocol for Http {
         Times { head: bounds.head_timeout.0, idle: bounds.idle_timeout.0, write: bounds.write_timeout.0 }
     }
 
+    fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections> {
+        // Whoever floods the one does not lock operators out of the other.
+        if self.is_admin { &server.admin_connections } else { &server.connections }
+    }
+
     fn refusal(&self) -> &'static [u8] {
         b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: 107\r\nconnection: \
           close\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"too many connections \
@@ -104,7 +114,7 @@ impl Protocol for Http {
                 async move { Ok::<_, Infallible>(http.answer(request, &watch).await) }
             })
         };
-        let mut builder = auto::Builder::new(TokioExecutor::new());
+        let mut builder = auto::Builder::new(Streams(Arc::clone(&self.server)));
         let idle = self.server.live().config.bounds.idle_timeout.0;
         builder
             .http1()
@@ -123,6 +133,20 @@ impl Protocol for Http {
             .keep_alive_timeout(Duration::from_secs(10));
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         Guarded::new(Connection { connection: Box::pin(connection) }, watch, ending.cancelled_owned()).await;
+    }
+}
+
+/// Runs the streams of HTTP/2, each as a task of its own.
+#[derive(Clone)]
+struct Streams(Arc<Server>);
+
+impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        let counted = Counted::new(&self.0);
+        tokio::spawn(async move {
+            let _counted = counted;
+            stream.await
+        });
     }
 }
 

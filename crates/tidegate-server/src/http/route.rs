@@ -97,7 +97,7 @@ pub(super) async fn answer(http: &Http, request: Request) -> Result<Response, Pr
     };
     let bounds = &live.config.bounds;
     let limit = if target == Target::Batch { bounds.max_body * BATCH_BODY } else { bounds.max_body };
-    let body = body::read(body, limit, bounds.body_timeout.0).await?;
+    let body = body::read(body, limit, bounds.body_timeout.0, &server.bodies).await?;
     if target == Target::Batch {
         return checks::batch(server, live, &parse::<Batch<'_>>(&head.headers, &body)?).await;
     }

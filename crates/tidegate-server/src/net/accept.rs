@@ -21,6 +21,9 @@ pub(crate) trait Protocol: Clone + Send + Sync + 'static {
     /// How long a connection may be at what.
     fn times(&self, server: &Server) -> Times;
 
+    /// The connections that are counted together with those here.
+    fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections>;
+
     /// What one is told that comes when there are as many as may be.
     fn refusal(&self) -> &'static [u8];
 
@@ -78,16 +81,19 @@ fn start(
     ending: &CancellationToken,
     tasks: &TaskTracker,
 ) {
-    let Some(place) = server.connections.enter(peer.ip(), &server.live().config.bounds) else {
+    let connections = protocol.connections(server);
+    let Some(place) = connections.enter(peer.ip(), &server.live().config.bounds) else {
         server.metrics.refused_connection();
-        // As much as the socket takes at once: nobody waits for one that is not to be here.
-        let _ = stream.try_write(protocol.refusal());
+        if protocol.tls(server).is_none() {
+            // As much as the socket takes at once: nobody waits for one that is not to be here.
+            let _ = stream.try_write(protocol.refusal());
+        }
         return;
     };
     // What is answered in one write is to go at once.
     let _ = stream.set_nodelay(true);
     let (protocol, server, ending) = (protocol.clone(), Arc::clone(server), ending.clone());
-    let counted = Counted(Arc::clone(&server));
+    let counted = Counted::new(&server);
     tasks.spawn(async move {
         let _counted = counted;
         let watch = Arc::new(Watch::new(protocol.times(&server)));
@@ -106,8 +112,14 @@ fn start(
     });
 }
 
-/// Counts a connection whose task ends in a bug: the others go on.
-struct Counted(Arc<Server>);
+/// Counts a task that ends in a bug: the others go on.
+pub(crate) struct Counted(Arc<Server>);
+
+impl Counted {
+    pub(crate) fn new(server: &Arc<Server>) -> Self {
+        Self(Arc::clone(server))
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -143,6 +155,7 @@ impl Connections {
         let mut place = Place { connections: Arc::clone(self), peer: None };
         if bounds.max_connections_per_peer > 0 {
             let mut peers = self.by_peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let peer = network(peer);
             let count = peers.entry(peer).or_default();
             if *count >= bounds.max_connections_per_peer {
                 return None;
@@ -151,6 +164,14 @@ impl Connections {
             place.peer = Some(peer);
         }
         Some(place)
+    }
+}
+
+/// Whom an address stands for: of IPv6 everybody has a network of 2^64.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
     }
 }
 

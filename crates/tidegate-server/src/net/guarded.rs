@@ -53,7 +53,8 @@ impl<C: Drains> Guarded<C> {
         false
     }
 
-    fn poll_ending(&mut self, context: &mut Context<'_>) {
+    /// Whether the connection was asked to end just now.
+    fn poll_ending(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(ending) = &mut self.ending
             && ending.as_mut().poll(context).is_ready()
         {
@@ -66,7 +67,9 @@ impl<C: Drains> Guarded<C> {
         {
             self.linger = None;
             self.connection.drain();
+            return true;
         }
+        false
     }
 }
 
@@ -85,10 +88,8 @@ impl<C: Drains> Future for Guarded<C> {
         if self.is_over(context) {
             return Poll::Ready(());
         }
-        let is_lingering = self.linger.is_some();
-        self.poll_ending(context);
         // It may have ended by being asked to.
-        if is_lingering && self.linger.is_none() {
+        if self.poll_ending(context) {
             return Pin::new(&mut self.connection).poll(context);
         }
         Poll::Pending

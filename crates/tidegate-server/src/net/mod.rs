@@ -6,9 +6,8 @@ mod listeners;
 mod stream;
 mod watch;
 
-pub(crate) use accept::{Connections, Protocol, accept};
+pub(crate) use accept::{Connections, Counted, Protocol, accept};
 pub(crate) use guarded::{Drains, Guarded};
 pub use listeners::Listeners;
-pub(crate) use listeners::Sockets;
 pub(crate) use stream::Stream;
 pub(crate) use watch::{Times, Watch};

@@ -71,6 +71,11 @@ impl Watch {
         }
     }
 
+    /// A request of HTTP/2 has come, and many more may come at the same time.
+    pub(crate) fn begin_one_of_many(&self) {
+        self.enter(MANY);
+    }
+
     /// A request has come whole.
     pub(crate) fn begin(&self) {
         if self.phase.load(Ordering::Relaxed) != MANY {
@@ -109,11 +114,13 @@ impl Watch {
             NEW => left(since, self.times.idle)?,
             HEAD => left(since, self.times.head)?,
             // The service sees to it that this ends. Look again when the next phase may be over.
-            _ => self.times.head.min(self.times.idle),
+            _ => self.times.idle,
         };
+        // What it will be at next may be over sooner.
+        let next = left_of_phase.min(self.times.head).min(self.times.write);
         match self.unread_since.load(Ordering::Relaxed) {
-            0 => Some(left_of_phase.min(self.times.write)),
-            unread => Some(left_of_phase.min(left(unread, self.times.write)?)),
+            0 => Some(next),
+            unread => Some(next.min(left(unread, self.times.write)?)),
         }
     }
 }

@@ -221,6 +221,20 @@ impl Session {
         live.tokens.access(self.token.as_deref(), scope) == Access::Granted
     }
 
+    /// Whether keys may be reset: by who has shown a token for it; without any token there is, only on this machine.
+    pub(super) fn may_reset(&self, live: &Live) -> Result<(), &'static str> {
+        let is_local = live.config.resp.listen.address().is_none_or(|address| address.ip().is_loopback());
+        let may = match live.tokens.is_open(Scope::Admin) {
+            true => live.tokens.is_empty() && is_local,
+            false => self.may(live, Scope::Admin),
+        };
+        match may {
+            true => Ok(()),
+            false if !self.may(live, Scope::Check) => Err("NOAUTH Authentication required."),
+            false => Err("NOPERM keys may not be reset here: expected a token of scope admin"),
+        }
+    }
+
     /// Whether who shows this is somebody.
     fn authenticate(&mut self, live: &Live, token: &[u8]) -> bool {
         let knows = |scope| !live.tokens.is_open(scope) && live.tokens.access(Some(token), scope) != Access::Unknown;

@@ -127,6 +127,7 @@ impl Talk {
                 Frame::Command(words, length) => {
                     at += length;
                     count += 1;
+                    self.stream.watch().begin();
                     if self.command(words, &mut batch, &live).await == Then::Close {
                         break Then::Close;
                     }
@@ -188,7 +189,7 @@ impl Talk {
             return Then::GoOn;
         }
         batch.flush(&mut self.replies).await;
-        if words[0].eq_ignore_ascii_case(b"DEL") && words.len() > 1 {
+        if words[0].eq_ignore_ascii_case(b"DEL") {
             self.delete(&words[1..], live).await;
             return Then::GoOn;
         }
@@ -197,14 +198,17 @@ impl Talk {
 
     /// `DEL key …`: forgets what keys have used.
     async fn delete(&mut self, keys: &[&[u8]], live: &Live) {
-        if !self.session.may(live, Scope::Check) && !self.session.may(live, Scope::Admin) {
-            return self.replies.error("NOAUTH Authentication required.");
+        if let Err(text) = self.session.may_reset(live) {
+            return self.replies.error(text);
         }
-        if !self.session.may(live, Scope::Admin) {
-            return self.replies.error("NOPERM this token may not reset keys: expected one of scope admin");
+        if keys.is_empty() {
+            return self.replies.error("ERR wrong number of arguments for 'del' command");
         }
         match forget(keys, live).await {
-            Ok(()) => self.replies.integer(i64::try_from(keys.len()).unwrap_or(i64::MAX)),
+            Ok(()) => {
+                tracing::info!(keys = keys.len(), "keys were reset by DEL");
+                self.replies.integer(i64::try_from(keys.len()).unwrap_or(i64::MAX));
+            }
             Err(error) => self.replies.error(&format!("ERR {error}")),
         }
     }

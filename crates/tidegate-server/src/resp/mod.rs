@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
-use crate::net::{Guarded, Protocol, Stream, Times};
+use crate::net::{Connections, Guarded, Protocol, Stream, Times};
 use crate::server::Server;
 
 /// RESP.
@@ -30,6 +30,10 @@ impl Protocol for Resp {
         let config = &server.live().config;
         let (head, write) = (config.bounds.head_timeout.0, config.bounds.write_timeout.0);
         Times { head, idle: config.resp.idle_timeout.0, write }
+    }
+
+    fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections> {
+        &server.connections
     }
 
     fn refusal(&self) -> &'static [u8] {

@@ -143,6 +143,11 @@ impl RespClient {
         numbers
     }
 
+    /// The last four of five integers.
+    pub(crate) fn rest_of_five(&mut self) {
+        (0..4).for_each(|_| drop(self.line()));
+    }
+
     pub(crate) fn line(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
