@@ -1,5 +1,7 @@
 //! Thousands of connections that ask nothing, and a thousand that mean harm: those who ask are answered, memory is bounded,
 //! and all of them are closed in the end. How long answers take meanwhile is measured by `cargo xtask bench server`.
+// Helpers of a test fail by a panic, too.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,6 @@
 //! Another configuration while requests come: whole, or not at all.
+// Helpers of a test fail by a panic, too.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

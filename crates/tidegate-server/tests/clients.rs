@@ -1,4 +1,6 @@
 //! Real clients: what people use, as they use it.
+// Helpers of a test fail by a panic, too.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,6 @@
 //! The snippets in docs/server.md, as they are pasted.
+// Helpers of a test fail by a panic, too.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,6 @@
 //! Spans reach a collector, with the caller's trace and without a key.
+// Helpers of a test fail by a panic, too.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

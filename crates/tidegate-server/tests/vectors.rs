@@ -1,4 +1,6 @@
 //! The vectors' decisions, through each protocol, on memory and on Redis.
+// Helpers of a test fail by a panic, too.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

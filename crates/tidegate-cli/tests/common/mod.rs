@@ -1,5 +1,5 @@
 //! `tidegate serve` as a process, on free ports, killed when it is dropped.
-#![allow(dead_code)] // Each test uses some of it.
+#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Each test uses some of it, and fails by a panic.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

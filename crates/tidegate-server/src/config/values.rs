@@ -128,7 +128,6 @@ pub struct StoreText {
 
 impl StoreText {
     /// It, read.
-    #[must_use]
     pub fn url(&self) -> &StoreUrl {
         &self.url
     }

@@ -69,10 +69,7 @@ fn bind(name: &'static str, listen: Listen, count: usize) -> Result<Option<Socke
     let wanted = address;
     let error = |error| ServeError::Bind { name, address: wanted, error };
     // Shared with sockets of our own only: another process that listens there is to be noticed.
-    let is_free = TcpListener::bind(address).and_then(|socket| socket.local_addr());
-    if let Err(cause) = is_free.and_then(|_| Ok(())) {
-        return Err(error(cause));
-    }
+    drop(TcpListener::bind(address).map_err(error)?);
     let mut sockets = Vec::with_capacity(count);
     for _ in 0..count {
         let socket = bind_one(address, count > 1).map_err(error)?;

@@ -1,5 +1,5 @@
 //! A server in this process, on free ports, ended when it is dropped.
-#![allow(dead_code)] // Each test uses some of it.
+#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Each test uses some of it, and fails by a panic.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
