@@ -222,7 +222,7 @@ fn a_batch_on_redis_is_decided_in_order() {
     let one = r#"{"policy": "api", "key": "k"}, {"limits": "fixed_window 40/day", "key": "k"}"#;
     let answer = server.post("/v1/check:batch", &format!(r#"{{"checks": [{}]}}"#, vec![one; 100].join(","))).json();
     let allowed: Vec<bool> = answer["results"].as_array().unwrap().iter().map(|told| told["allowed"] == true).collect();
-    let expected = |number: usize| number % 2 == 0 || number / 2 < 40;
+    let expected = |number: usize| number.is_multiple_of(2) || number / 2 < 40;
     assert_eq!(allowed, (0..200).map(expected).collect::<Vec<bool>>());
     let together =
         r#"{"checks": [{"policy": "api", "key": "new"}, {"policy": "api", "key": "evil"}], "together": true}"#;

@@ -248,6 +248,7 @@ impl Reader<'_> {
 }
 
 #[cfg(all(test, not(tidegate_loom)))]
+#[allow(clippy::unwrap_used)] // Clippy knows tests by `cfg(test)` alone.
 mod tests {
     use super::*;
     use crate::{Cost, Key, ManualClock, Policy, Timestamp};
