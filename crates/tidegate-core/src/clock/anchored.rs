@@ -39,6 +39,13 @@ struct Reading {
     time: u64,
 }
 
+/// The wall clock, in nanoseconds since the epoch.
+#[allow(clippy::disallowed_methods)] // Here the clocks are read.
+fn wall() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_nanos()).unwrap_or(0)
+}
+
 impl AnchoredClock {
     #[inline]
     pub(super) fn global() -> &'static Self {
@@ -46,11 +53,14 @@ impl AnchoredClock {
         CLOCK.get_or_init(Self::start)
     }
 
+    pub(super) fn wall_is_ahead_by(&self) -> i64 {
+        i64::try_from(i128::from(wall()) - i128::from(self.now())).unwrap_or(0)
+    }
+
     #[allow(clippy::disallowed_methods)] // Here the clocks are read.
     fn start() -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
-            epoch: u64::try_from(since_epoch.as_nanos()).unwrap_or(0),
+            epoch: wall(),
             started: Instant::now(),
             has_counter: AtomicBool::new(hardware::has_steady_counter()),
             anchor: Anchor::new(),

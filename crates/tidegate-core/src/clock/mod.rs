@@ -76,6 +76,15 @@ impl Clock {
 }
 
 impl Clock {
+    /// By how much the wall clock has been set, or the machine was suspended, since this process began to go on from it, in
+    /// nanoseconds: how far the one is ahead of the other.
+    pub(crate) fn wall_is_ahead_by(&self) -> i64 {
+        match &self.0 {
+            Source::System => AnchoredClock::global().wall_is_ahead_by(),
+            Source::Manual(_) => 0,
+        }
+    }
+
     /// A time that is not before `now`, at which `is_ahead` no longer says that something is from the future, if waiting
     /// for a moment brings that about.
     ///

@@ -79,6 +79,12 @@ pub(super) fn counter_expires_at(time: u64) -> u64 {
     (time >> HIGH_BITS).saturating_mul(NS_IN_MS)
 }
 
+/// The same counter, but so much later.
+pub(super) fn counter_shifted(time: u64, by_ns: i64) -> u64 {
+    let counts = time & ((1 << HIGH_BITS) - 1);
+    (time >> HIGH_BITS).saturating_add_signed(by_ns / NS_IN_MS.cast_signed()) << HIGH_BITS | counts
+}
+
 impl Packed for SlidingWindowCounter {
     const KIND: Kind = Kind::Counter;
 

@@ -10,6 +10,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::fingerprint::{Fingerprint, Secret};
 use super::line::{AMOUNT_BITS, Kind, Slot};
+use super::packed::counter_shifted;
 use super::table::Entry;
 use super::{MemoryStore, MemoryStoreBuilder, MemoryStoreError};
 use crate::algorithm::{BucketState, CounterState, LogState, StepState, WindowState};
@@ -22,6 +23,9 @@ const END: u8 = 0xff;
 /// Beside the kind: an entry that is being denied.
 const MARKED: u8 = 0x80;
 const CHECKSUM_BYTES: usize = 16;
+
+/// What two clocks differ by that were never set, in nanoseconds.
+const LEAST_SHIFT: u64 = 1_000_000_000;
 
 /// Why a snapshot was not taken over. Nothing of it was.
 #[derive(Debug, thiserror::Error)]
@@ -48,11 +52,17 @@ impl MemoryStore {
     /// # Errors
     /// If it cannot be written.
     pub fn write_snapshot(&self, to: impl Write) -> io::Result<u64> {
+        self.write_snapshot_at(to, self.table.clock().wall_is_ahead_by())
+    }
+
+    fn write_snapshot_at(&self, to: impl Write, wall_is_ahead_by: i64) -> io::Result<u64> {
         let mut out = Summed { to, sum: SipHasher13::new() };
         out.write_all(MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
         out.write_all(&[u8::from(self.fingerprinter.has_cipher())])?;
         self.secret.0.iter().try_for_each(|half| out.number(*half))?;
+        // Who reads this goes by the wall clock.
+        out.number(wall_is_ahead_by.cast_unsigned())?;
         let mut count = 0;
         for line in 0..self.table.lines.len() {
             for entry in self.table.entries(line) {
@@ -96,8 +106,12 @@ impl MemoryStoreBuilder {
             return Err(RestoreError::OtherProcessor);
         }
         let now = store.table.clock().now().as_nanos();
+        let shift = Some(reader.number()?.cast_signed()).filter(|by_ns| by_ns.unsigned_abs() >= LEAST_SHIFT);
         let mut count = 0;
-        while let Some(entry) = reader.entry()? {
+        while let Some(mut entry) = reader.entry()? {
+            if let Some(by_ns) = shift {
+                entry.shift(by_ns);
+            }
             store.table.restore(entry, now);
             count += 1;
         }
@@ -154,6 +168,33 @@ fn write_state(out: &mut Summed<impl Write>, state: &StepState) -> io::Result<()
                 out.number(total)?;
             }
             Ok(())
+        }
+    }
+}
+
+impl Entry {
+    /// Moves it to another clock.
+    fn shift(&mut self, by_ns: i64) {
+        self.slot.time = match self.slot.kind {
+            Kind::Counter => counter_shifted(self.slot.time, by_ns),
+            _ => self.slot.time.saturating_add_signed(by_ns),
+        };
+        if let Some(record) = &mut self.record {
+            *record = Record::of_states(record.as_states().iter().map(|state| shifted(state, by_ns)));
+        }
+    }
+}
+
+fn shifted(state: &StepState, by_ns: i64) -> StepState {
+    let later = |time: u64| time.saturating_add_signed(by_ns);
+    match state {
+        StepState::Fresh => StepState::Fresh,
+        StepState::Bucket(state) => StepState::Bucket(BucketState { free_at: later(state.free_at), ..state.clone() }),
+        StepState::Window(state) => StepState::Window(WindowState { end: later(state.end), ..state.clone() }),
+        StepState::Counter(state) => StepState::Counter(CounterState { end: later(state.end), ..state.clone() }),
+        StepState::Log(state) => {
+            let (base, entries) = state.parts();
+            StepState::Log(LogState::of_parts(base, entries.map(|(at, total)| (later(at), total))))
         }
     }
 }
@@ -302,6 +343,34 @@ mod tests {
         restored.table.assert_sound();
         assert!(restored.stats().keys > 100 && restored.stats().keys <= store.stats().keys);
         steps(&[&store, &restored], 3_000);
+    }
+
+    /// The wall clock was set, or the machine slept, while the first process ran on: the second begins with the wall's.
+    #[test]
+    fn a_wall_clock_that_was_set_lets_nobody_off() {
+        for ahead_s in [-7_200_i64, -1, 0, 1, 3_600] {
+            let clock = start();
+            let store = builder(&clock).build().unwrap();
+            // Windows of the clock begin elsewhere then.
+            let policies = POLICIES.iter().filter(|text| !matches!(**text, "fixed_window 50/hour"));
+            let policies: Vec<Policy> =
+                policies.filter(|text| !text.contains("/day")).map(|text| text.parse().unwrap()).collect();
+            let key = Key::new(b"key").unwrap();
+            let cost = Cost::try_from(7).unwrap();
+            for policy in &policies {
+                store.check(&store.plan(policy, ""), key, cost);
+            }
+            let mut bytes = Vec::new();
+            store.write_snapshot_at(&mut bytes, ahead_s * 1_000_000_000).unwrap();
+            let wall = ManualClock::at(Timestamp::from_nanos(
+                clock.now().as_nanos().saturating_add_signed(ahead_s * 1_000_000_000),
+            ));
+            let restored = builder(&wall).restore(&bytes).unwrap();
+            for policy in &policies {
+                let look = |store: &MemoryStore| store.check(&store.plan(policy, ""), key, Cost::ZERO);
+                assert_eq!(look(&restored).remaining(), look(&store).remaining(), "{policy} {ahead_s}");
+            }
+        }
     }
 
     #[test]
