@@ -1,7 +1,7 @@
 //! `check`, `peek` and `reset` of a server.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tidegate::Name;
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
 use crate::one::{Output, exit_code, shown};
 
@@ -32,6 +33,15 @@ pub(crate) struct ServerOptions {
     /// With --server: the file with the token to show; the variable TIDEGATE_TOKEN where not given
     #[arg(long, requires = "server", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// With --server: the authority that has signed its certificate, in PEM, in place of the public ones
+    #[arg(long, requires = "server", value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// With --server: the certificate to show, in PEM
+    #[arg(long, requires = "server", requires = "key_file", value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// With --server: its key, in PEM
+    #[arg(long = "key", requires = "server", requires = "cert", value_name = "FILE")]
+    key_file: Option<PathBuf>,
 }
 
 /// What a server answers.
@@ -69,6 +79,9 @@ impl ServerOptions {
 
     pub(crate) fn ask(&self, asking: &Asking<'_>) -> anyhow::Result<ExitCode> {
         let base = self.server.as_deref().unwrap_or_default().trim_end_matches('/');
+        if !base.starts_with("http://") && !base.starts_with("https://") {
+            bail!("--server {base}: expected a URL such as http://127.0.0.1:8080");
+        }
         let text = self.post(&format!("{base}/v1/{}", asking.what), &self.body(asking)?)?;
         let told: Told = serde_json::from_str(&text).context("the server's answer")?;
         let line = match asking.output {
@@ -110,9 +123,26 @@ impl ServerOptions {
         }
     }
 
+    fn tls(&self) -> anyhow::Result<TlsConfig> {
+        let mut tls = TlsConfig::builder();
+        if let Some(file) = &self.cacert {
+            tls = tls.root_certs(RootCerts::from(certificates(file)?));
+        }
+        if let (Some(cert), Some(key)) = (&self.cert, &self.key_file) {
+            let text = std::fs::read(key).with_context(|| format!("--key {}", key.display()))?;
+            let key = PrivateKey::from_pem(&text).with_context(|| format!("--key {}", key.display()))?;
+            tls = tls.client_cert(Some(ClientCert::new_with_certs(&certificates(cert)?, key)));
+        }
+        Ok(tls.build())
+    }
+
     fn post(&self, url: &str, body: &str) -> anyhow::Result<String> {
-        let agent: ureq::Agent =
-            ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build().into();
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .timeout_global(Some(PATIENCE))
+            .http_status_as_error(false)
+            .tls_config(self.tls()?)
+            .build()
+            .into();
         let mut request = agent.post(url).content_type("application/json");
         if let Some(token) = self.token()? {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -126,6 +156,20 @@ impl ServerOptions {
         }
         Ok(text)
     }
+}
+
+fn certificates(file: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
+    let text = std::fs::read(file).with_context(|| file.display().to_string())?;
+    let items = parse_pem(&text).collect::<Result<Vec<_>, _>>().with_context(|| file.display().to_string())?;
+    let certificate = |item| match item {
+        PemItem::Certificate(certificate) => Some(certificate),
+        _ => None,
+    };
+    let found: Vec<_> = items.into_iter().filter_map(certificate).collect();
+    if found.is_empty() {
+        bail!("{}: there is no certificate in it", file.display());
+    }
+    Ok(found)
 }
 
 impl Told {

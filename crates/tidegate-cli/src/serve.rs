@@ -94,6 +94,9 @@ impl SourceOptions {
 pub(crate) fn serve(options: &ServeOptions) -> anyhow::Result<()> {
     let source = options.source.source();
     let config = source.load()?;
+    for (name, meant) in mistaken(&source, &config) {
+        eprintln!("tidegate: {name} is not read: did you mean {meant}?");
+    }
     // As many connections as the system lets us have.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let listeners = Listeners::bind(&config)?;
@@ -108,6 +111,20 @@ pub(crate) fn serve(options: &ServeOptions) -> anyhow::Result<()> {
         let _logging = log::start(&config.log)?;
         serve_until_told(config, listeners, source).await
     })
+}
+
+/// Variables that look like settings, but for an underscore.
+fn mistaken(source: &Source, config: &Config) -> Vec<(String, String)> {
+    const SECTIONS: [&str; 7] = ["STORE", "HTTP", "RESP", "ADMIN", "BOUNDS", "LOG", "POLICIES"];
+    let is_token = |name: &str| config.tokens.iter().any(|token| token.env.as_deref() == Some(name));
+    let meant = |name: &str| {
+        let rest = name.strip_prefix("TIDEGATE_").filter(|rest| !rest.starts_with('_'))?;
+        let (section, setting) = rest.split_once('_')?;
+        let is_setting = SECTIONS.contains(&section) && !is_token(name);
+        is_setting.then(|| format!("TIDEGATE__{section}__{}", setting.trim_start_matches('_')))
+    };
+    let names = source.environment.iter().map(|(name, _)| name);
+    names.filter_map(|name| Some((name.clone(), meant(name)?))).collect()
 }
 
 async fn serve_until_told(config: Config, listeners: Listeners, source: Source) -> anyhow::Result<()> {
@@ -176,7 +193,10 @@ impl Greeting {
             ),
             format!("  admin  {}", shown(listeners.admin(), &|at| format!("{admin}://{at}/metrics"), "off")),
         ];
-        if let Some(address) = listeners.http() {
+        if let Some(mut address) = listeners.http() {
+            if address.ip().is_unspecified() {
+                address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+            }
             let what = match config.policies.keys().next() {
                 Some(policy) => format!("\"policy\": \"{policy}\""),
                 None => "\"limits\": \"5/minute\"".to_owned(),

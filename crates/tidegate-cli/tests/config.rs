@@ -68,11 +68,12 @@ fn errors_point_at_line_and_column() {
         ("[bounds]\nmax_connections = 0\n", "bounds.max_connections is 0"),
         ("[http]\nlisten = \"0.0.0.0:80\"\n", "beyond this machine"),
         ("[http]\nlisten = \"off\"\n", "both off"),
+        ("[http]\nlisten = \"127.0.0.1:9090\"\n", "two listeners are on 127.0.0.1:9090"),
     ];
     for (text, expected) in values {
         let path = folder.write("bad.toml", text);
         let (code, _, errors) = run(&["config", "check", &path], &[]);
-        assert!(code == 2 && errors.contains(expected), "{text}: {errors}");
+        assert!(code == 2 && errors.contains(expected) && errors.contains("bad.toml: "), "{text}: {errors}");
     }
 }
 
@@ -149,6 +150,8 @@ fn what_needs_two_values_can_be_set_by_the_environment() {
     let tls = [("TIDEGATE__HTTP__TLS__CERT", "a.crt"), ("TIDEGATE__HTTP__TLS__KEY", "a.key")];
     let (code, shown, errors) = run(&["config", "show"], &tls);
     assert!(code == 0 && shown.contains("cert = \"a.crt\""), "{errors}");
+    let token = [("TIDEGATE__TOKEN", "[{ scopes = [\"check\"], env = \"CHECK_TOKEN\" }]")];
+    assert!(run(&["config", "show"], &token).1.contains("env = \"CHECK_TOKEN\""));
     let (code, _, errors) = run(&["config", "show"], &tls[..1]);
     assert!(code == 2 && errors.contains("TIDEGATE__HTTP__TLS__CERT: missing field `key`"), "{errors}");
 }

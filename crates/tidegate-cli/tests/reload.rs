@@ -83,6 +83,7 @@ fn what_is_wrong_changes_nothing() {
         ("[policies.api]\nlimits = \"100/fortnight\"\n", "line 2, column 10"),
         ("[policies.api\n", "line 1"),
         ("policy.api = 1\n", "unknown field `policy`"),
+        ("", "all policies would be gone"),
         (&format!("store.url = \"memory://?max_keys=5\"\n{ONE}"), "`store` cannot be changed while the server runs"),
         (&format!("{ONE}[[token]]\nscopes = [\"check\"]\nfile = \"/nowhere\"\n"), "token[0]: /nowhere"),
     ];
@@ -94,6 +95,7 @@ fn what_is_wrong_changes_nothing() {
         assert!(server.metric("tidegate_config_reload_errors_total") > number as u64);
     }
     assert_eq!(server.client().get("/readyz").unwrap().json()["config"], hash);
+    assert_eq!(server.metric("tidegate_config_last_reload_successful"), 0);
     // The file gone, and there again.
     std::fs::remove_file(&path).unwrap();
     server.wait_for_log("No such file");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Folder, PATIENCE, ServerProcess, tidegate};
 use tidegate_testkit::http::HttpClient;
-use tidegate_testkit::redis::{RedisServer, wait_for};
+use tidegate_testkit::redis::{RedisServer, TlsFiles, wait_for};
 
 #[test]
 fn started_bare_it_says_what_to_type() {
@@ -41,7 +41,10 @@ fn what_it_cannot_do_it_says_at_once() {
         (&["--http", "127.0.0.1:0", "--admin", "[::]:0"], "admin would listen on [::]:0"),
         (&["--http", "off"], "http.listen and resp.listen are both off"),
         (&["--http", "8080"], "is not where to listen"),
-        (&["--store", "redis://127.0.0.1:1/", "--admin", "off", "--http", "127.0.0.1:0"], "the store: "),
+        (
+            &["--store", "redis://127.0.0.1:1/", "--admin", "off", "--http", "127.0.0.1:0"],
+            "the store is not there (store.lazy = true",
+        ),
         (&["--config", &bad], "TOML parse error at line 3, column 1"),
         (&["--config", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
         (&["--snapshot", &damaged, "--http", "127.0.0.1:0", "--admin", "off"], "no snapshot, or a damaged one"),
@@ -192,7 +195,10 @@ fn killed_it_goes_on_from_its_snapshot() {
     // What was counted last is there as well, for its owner only; and nothing is left beside it.
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["counts", "counts.lock", "serve.toml"]);
     let server = ServerProcess::start(&arguments);
     assert_eq!(used(&server), 11);
     drop(server);
@@ -380,4 +386,56 @@ fn many_different_limits_on_redis_take_little_memory() {
     assert!(server.metric("tidegate_inline_checks_total{outcome=\"denied\"}") > 400);
     let each = server.memory().saturating_sub(before) / 490;
     assert!(each < 64 * 1024, "{each} bytes each");
+}
+
+#[test]
+fn a_snapshot_is_one_servers_alone() {
+    let folder = Folder::new();
+    let path = folder.path().join("counts").display().to_string();
+    let mut server = ServerProcess::start(&["--snapshot", &path]);
+    let refused = |path: &str| {
+        let arguments = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--snapshot", path];
+        let output = tidegate().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&path).contains("another server uses it"));
+    assert!(refused("/nowhere/counts").contains("/nowhere/counts: its folder does not exist"));
+    // The last one that cannot be written is an end that was not good.
+    std::fs::remove_dir_all(folder.path()).unwrap();
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(2), "{}", server.log());
+    assert!(server.log().contains("the snapshot cannot be written"));
+}
+
+#[test]
+fn asked_from_the_shell_by_tls() {
+    let (folder, files) = (Folder::new(), TlsFiles::make());
+    let [ca, cert, key] = ["ca.crt", "redis.crt", "redis.key"].map(|name| files.path(name));
+    let tls = format!("{{ cert = \"{cert}\", key = \"{key}\", client_ca = \"{ca}\" }}");
+    let config = folder.write("serve.toml", &format!("http.tls = {tls}\nadmin.tls = {tls}\n"));
+    let server = ServerProcess::start(&["--config", &config]);
+    let ask = |command: &str, address: std::net::SocketAddr, arguments: &[&str]| {
+        let url = format!("https://{address}");
+        let fixed = [command, "k", "-p", "5/minute", "--server", &url];
+        tidegate().args(fixed).args(arguments).output().unwrap()
+    };
+    let known = ["--cacert", &ca, "--cert", &cert, "--key", &key];
+    let answered = ask("check", server.http, &known);
+    assert_eq!(answered.status.code(), Some(0), "{answered:?}");
+    assert_eq!(ask("reset", server.admin, &known).status.code(), Some(0));
+    for arguments in [&known[..2], &known[2..], &[]] {
+        assert_eq!(ask("check", server.http, arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let without_scheme = tidegate().args(["check", "k", "-p", "api", "--server", "127.0.0.1:1"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&without_scheme.stderr).contains("expected a URL such as http://"));
+}
+
+#[test]
+fn a_variable_with_an_underscore_too_few_is_pointed_at() {
+    let mut command = tidegate();
+    command.arg("serve").envs([("TIDEGATE_HTTP_LISTEN", "127.0.0.1:1"), ("TIDEGATE_SOMETHING", "else")]);
+    let server = ServerProcess::start_command(&mut command, &[]);
+    server.wait_for_log("TIDEGATE_HTTP_LISTEN is not read: did you mean TIDEGATE__HTTP__LISTEN?");
+    assert!(!server.log().contains("SOMETHING"));
 }

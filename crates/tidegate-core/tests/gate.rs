@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Book, BookError, CheckError, Cost, Effect, Exception, Gate, ManualClock, MemoryStore, Policy, Rules, Store,
-    Subject, Verdict,
+    Book, BookError, BucketLimit, CheckError, Cost, Effect, Exception, Gate, Key, Limiter, ManualClock, MemoryStore,
+    Policy, Rate, Rules, Store, Subject, Verdict,
 };
 
 fn policy(text: &str) -> Policy {
@@ -215,7 +215,7 @@ fn books_are_exchanged_whole_and_counts_are_kept() {
     let error = gate.exchange(other).unwrap_err();
     assert!(matches!(&error, BookError::PolicyInUse(name) if name.as_str() == "api"), "{error}");
     assert_eq!(gate.check("api", "k").cost(0).now().unwrap().remaining(), Some(96));
-    assert_eq!(gate.counters()[0].allowed, 3);
+    assert_eq!(gate.counters()[0].allowed, 1);
 }
 
 #[test]
@@ -373,4 +373,47 @@ fn of_two_that_want_the_same_one_gets_it() {
     });
     let [one, other] = admitted.map(AtomicUsize::into_inner);
     assert_eq!(one + other, ROUNDS, "{one} and {other}");
+}
+
+#[test]
+fn what_takes_a_gates_place_counts_on() {
+    let gate = Gate::memory(book(policy("fixed_window 3/day").into()));
+    assert!(gate.check("api", "k").cost(2).now().unwrap().is_allowed());
+    let next = gate.renewed(book(policy("fixed_window 5/day").into()));
+    assert_eq!(next.check("api", "k").now().unwrap().remaining(), Some(2));
+    // The old one is as it was, on the same store, and both count together.
+    assert!(gate.check("api", "k").now().unwrap().is_denied());
+    let counted: Vec<(u64, u64)> =
+        [&gate, &next].map(|gate| gate.counters()[0].clone()).map(|one| (one.allowed, one.denied)).into();
+    assert_eq!(counted, [(2, 1), (2, 1)]);
+    assert!(gate.knows("api").is_ok() && gate.knows("nobody").is_err());
+}
+
+#[test]
+fn a_look_is_not_counted() {
+    let gate = Gate::memory(book(policy("fixed_window 1/day").into()));
+    for _ in 0..3 {
+        gate.check("api", "k").cost(0).now().unwrap();
+    }
+    assert_eq!(gate.counters()[0].allowed, 0);
+}
+
+#[test]
+fn a_bucket_is_the_same_at_any_rate() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
+    let gate = Gate::new(store, Book::new());
+    let bucket = |rate, burst| gate.bucket(BucketLimit::new(rate, burst).unwrap());
+    let (slow, fast) = (bucket(Rate::per_minute(1), 10), bucket(Rate::per_second(1), 600));
+    assert!(slow.check("k").cost(10).now().unwrap().is_allowed());
+    // Full again in ten minutes, at either rate.
+    assert_eq!(fast.check("k").cost(0).now().unwrap().remaining(), 0);
+    clock.advance(Duration::from_secs(60));
+    let key = Key::new(b"k").unwrap();
+    let decisions =
+        Limiter::check_each_at_once(&[(&fast, key, Cost::ONE), (&slow, key, Cost::ONE), (&fast, key, Cost::ONE)]);
+    let allowed: Vec<bool> = decisions.unwrap().unwrap().iter().map(|decision| decision.is_allowed()).collect();
+    assert_eq!(allowed, [true, false, true]);
+    // Beside limits of other kinds, and of names.
+    assert!(gate.limiter("gcra 1/minute burst=10".parse().unwrap()).check("k").cost(10).now().unwrap().is_allowed());
 }

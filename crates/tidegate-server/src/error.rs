@@ -23,11 +23,19 @@ pub enum ServeError {
         error: std::io::Error,
     },
     /// The store is not there.
-    #[error("the store: {0}")]
+    #[error("the store is not there (store.lazy = true starts without it)")]
     Store(#[from] tidegate::ConnectError),
     /// The snapshot was refused: starting without it would forget who has used what.
     #[error("the snapshot {}: {error}; take it away to start without it", path.display())]
     Snapshot {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: String,
+    },
+    /// The file of the snapshot cannot be used.
+    #[error("the snapshot {}: {error}", path.display())]
+    SnapshotFile {
         /// Which.
         path: PathBuf,
         /// Why.

@@ -47,10 +47,6 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
     }
     #[cfg(not(feature = "otel"))]
     {
-        if config.otlp.is_some() {
-            let message = "log.otlp: this program was built without OpenTelemetry: expected the feature `otel`";
-            return Err(ConfigError::Values(message.to_owned()));
-        }
         started(subscriber.try_init())?;
         Ok(Logging {})
     }

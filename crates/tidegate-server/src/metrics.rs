@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -45,6 +45,8 @@ pub(crate) struct Metrics {
     failed_snapshots: AtomicU64,
     last_snapshot: AtomicU64,
     panics: AtomicU64,
+    /// Whether the last configuration that was looked at is not the one in use.
+    is_refused: AtomicBool,
 }
 
 /// What one thread counts, on cache lines of its own.
@@ -117,6 +119,7 @@ impl Metrics {
     }
 
     pub(crate) fn reloaded(&self, is_good: bool) {
+        self.is_refused.store(!is_good, Ordering::Relaxed);
         add(if is_good { &self.reloads } else { &self.failed_reloads }, 1);
     }
 
@@ -222,6 +225,12 @@ impl Collector for Collected {
                 read(&metrics.last_snapshot),
             ),
         ];
+        gauges.push((
+            "tidegate_config_last_reload_successful",
+            "Whether the configuration in use is the last that there was: 1 if so",
+            u64::from(!metrics.is_refused.load(Ordering::Relaxed)),
+        ));
+        gauges.extend(process());
         let mut evictions = Vec::new();
         if let AnyStore::Memory(store) = server.live().gate.store() {
             let stats = store.stats();
@@ -251,6 +260,15 @@ impl Collector for Collected {
     }
 }
 
+/// What Prometheus' own libraries tell of a process, where the system tells us.
+fn process() -> Vec<Figure> {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    let files = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as u64);
+    let memory = pages.map(|pages| ("process_resident_memory_bytes", "Memory in use", pages * 4_096));
+    memory.into_iter().chain(files.map(|files| ("process_open_fds", "File descriptors in use", files))).collect()
+}
+
 impl Collected {
     fn encode_labelled(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let server = &*self.0;
@@ -276,7 +294,7 @@ impl Collected {
         let mut latency =
             encoder.encode_descriptor("tidegate_request_duration_seconds", help, None, MetricType::Histogram)?;
         for (spoken, name) in SPOKEN {
-            let ends = BUCKETS.iter().map(|us| *us as f64 / 1e6).chain([f64::MAX]);
+            let ends = BUCKETS.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
             let count = |bucket: usize| metrics.sum(|stripe| &stripe.latency[spoken as usize].buckets[bucket]);
             let buckets: Vec<(f64, u64)> = ends.enumerate().map(|(bucket, end)| (end, count(bucket))).collect();
             let sum = metrics.sum(|stripe| &stripe.latency[spoken as usize].sum_ns) as f64 / 1e9;

@@ -28,6 +28,12 @@ pub(crate) fn reload(server: &Server, source: &Source, stamp: &mut Stamp) -> Res
     if let Some(name) = old.config.fixed_difference(&config) {
         return Err(ConfigError::Values(format!("`{name}` cannot be changed while the server runs: restart it")));
     }
+    // A file that is being written is empty first.
+    if config.policies.is_empty() && !old.config.policies.is_empty() {
+        return Err(ConfigError::Values(
+            "all policies would be gone: expected at least one; restart to go on without".to_owned(),
+        ));
+    }
     let gate = old.gate.renewed(config.book()?);
     server.exchange(Live::new(config, gate)?);
     *stamp = now;
@@ -101,10 +107,10 @@ pub(crate) async fn watch(
                 watcher = watch_files(&files(&source, &server.live().config), &changed);
                 // What has changed between the two watchers nobody has seen.
                 let _ = changed.try_send(());
-                tracing::info!(hash = server.live().hash, "another configuration is in use");
+                tracing::info!(hash = server.live().hash, "configuration reloaded");
             }
             Ok(false) if is_asked || last_error.take().is_some() => {
-                tracing::info!(hash = server.live().hash, "the configuration in use is the one there is");
+                tracing::info!(hash = server.live().hash, "the configuration has not changed");
             }
             Ok(false) => {}
             Err(error) => {

@@ -37,6 +37,8 @@ pub async fn run(
     ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
+    // Before it is read: whoever has it may be about to write it.
+    let _lock = config.store.snapshot.as_deref().map(snapshot::lock).transpose()?;
     let url = store_url(&config)?;
     serve(config, url, listeners, reloads, ready, shutdown).await
 }
@@ -99,11 +101,11 @@ async fn serve(
     workers.end(&server).await;
     ended.cancel();
     // The last snapshot is written when nothing is counted any more.
-    let _ = keeper.await;
+    let kept = keeper.await.unwrap_or_else(|error| Err(std::io::Error::other(error).into()));
     beside.close();
     beside.wait().await;
     tracing::info!("ended");
-    Ok(())
+    kept
 }
 
 async fn gate(config: &Config, url: StoreUrl) -> Result<Gate<AnyStore>, ServeError> {

@@ -11,13 +11,32 @@ use tokio_util::sync::CancellationToken;
 use crate::error::ServeError;
 use crate::server::Server;
 
+/// Keeps other servers from the same file, for as long as it is kept itself.
+pub(crate) struct Lock(#[allow(dead_code)] File);
+
+/// Takes the file for this server alone.
+pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        return Err(of(path, &"its folder does not exist"));
+    }
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).open(beside(path, ".lock"));
+    let file = file.map_err(|error| of(path, &error))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Lock(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(of(path, &"another server uses it: expected a file of its own")),
+        Err(error) => Err(of(path, &error)),
+    }
+}
+
 /// What the file keeps; `None` if there is no file yet.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, ServeError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Whether it can be written is to be known now, and not at the end.
-            let probe = beside(path);
+            let probe = beside(path, ".new");
             let _ = create(&probe).map_err(|error| of(path, &error))?;
             fs::remove_file(&probe).map_err(|error| of(path, &error))?;
             Ok(None)
@@ -27,13 +46,13 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, ServeError> {
 }
 
 fn of(path: &Path, error: &dyn std::fmt::Display) -> ServeError {
-    ServeError::Snapshot { path: path.to_owned(), error: error.to_string() }
+    ServeError::SnapshotFile { path: path.to_owned(), error: error.to_string() }
 }
 
 /// A file in the same folder: only within one is a file put in the place of another at once.
-fn beside(path: &Path) -> PathBuf {
+fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
+    name.push(ending);
     path.with_file_name(name)
 }
 
@@ -54,7 +73,7 @@ fn create(path: &Path) -> io::Result<File> {
 
 /// Writes a snapshot in the place of the one before, and answers of how many keys.
 fn write(store: &MemoryStore, path: &Path) -> io::Result<u64> {
-    let new = beside(path);
+    let new = beside(path, ".new");
     let written = write_new(store, &new).and_then(|keys| fs::rename(&new, path).map(|()| keys));
     if written.is_err() {
         let _ = fs::remove_file(&new);
@@ -74,12 +93,12 @@ fn write_new(store: &MemoryStore, path: &Path) -> io::Result<u64> {
     Ok(keys)
 }
 
-/// Writes now and then until the server ends, and once more then.
-pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken) {
+/// Writes now and then until the server ends, and once more then: an error if that cannot be done.
+pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken) -> Result<(), ServeError> {
     let (path, interval) = {
         let live = server.live();
         let store = &live.config.store;
-        let Some(path) = store.snapshot.clone() else { return };
+        let Some(path) = store.snapshot.clone() else { return Ok(()) };
         // Of a link, the file that it stands for is put in the place of the one before.
         (path.canonicalize().unwrap_or(path), store.snapshot_interval.0)
     };
@@ -99,18 +118,18 @@ pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken) {
         let written = written.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         let now_s = server.clock.now().as_nanos() / 1_000_000_000;
         server.metrics.snapshot(written.as_ref().ok().map(|_| now_s));
-        match written {
+        match &written {
             Ok(keys) if is_last => tracing::info!(keys, path = %path.display(), "snapshot written"),
             Ok(_) if !was_good => tracing::info!(path = %path.display(), "snapshots can be written again"),
             Ok(_) => {}
-            Err(ref error) if was_good || is_last => {
+            Err(error) if was_good || is_last => {
                 tracing::error!(%error, path = %path.display(), "the snapshot cannot be written");
             }
             Err(_) => {}
         }
         was_good = written.is_ok();
         if is_last {
-            return;
+            return written.map(drop).map_err(|error| of(&path, &error));
         }
     }
 }

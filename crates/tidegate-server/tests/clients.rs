@@ -328,3 +328,64 @@ fn schemathesis_finds_no_error() {
     }
     assert_eq!(server.metric("tidegate_panics_total"), 0);
 }
+
+/// Who is still sending hears what is said meanwhile.
+#[test]
+fn curl_hears_every_refusal_by_http_2() {
+    let check = token_file("refusals", "c-secret");
+    let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{}\"\n", check.display());
+    let server = TestServer::start(config(&text));
+    let body = format!("{{\"limits\": \"5/minute\", \"key\": \"{}\"}}", "k".repeat(4_000));
+    let asked = |path: &str| {
+        let url = format!("http://{}{path}", server.http);
+        let fixed = ["-s", "--http2-prior-knowledge", "-o", "/dev/null", "-w", "%{http_code}", "-d", &body];
+        output(Command::new("curl").args(fixed).arg(url))
+    };
+    for _ in 0..20 {
+        assert_eq!((asked("/v1/check"), asked("/nope"), asked("/healthz")), ("401".into(), "404".into(), "405".into()));
+    }
+    std::fs::remove_file(check).unwrap();
+}
+
+#[test]
+fn a_look_says_whether_one_more_would_go_on() {
+    let server = TestServer::start(config(POLICIES));
+    let ask = |path: &str, body: &str| server.post(path, body).json();
+    let inline = r#"{"limits": "fixed_window 1/day", "key": "k"}"#;
+    assert_eq!(ask("/v1/peek", inline)["allowed"], true);
+    assert_eq!(ask("/v1/check", inline)["allowed"], true);
+    let told = ask("/v1/peek", inline);
+    assert_eq!((&told["allowed"], &told["retry_after_us"]), (&false.into(), &serde_json::Value::Null));
+    for (key, allowed) in [("root", true), ("evil", false), ("new", true)] {
+        assert_eq!(ask("/v1/peek", &format!(r#"{{"policy": "api", "key": "{key}"}}"#))["allowed"], allowed, "{key}");
+    }
+    // In shadow nobody is denied.
+    let shadowed = r#"{"policy": "shadowed", "key": "k"}"#;
+    assert_eq!(ask("/v1/check", shadowed)["shadow"], "allowed");
+    assert_eq!(
+        (&ask("/v1/check", shadowed)["shadow"], &ask("/v1/peek", shadowed)["allowed"]),
+        (&"denied".into(), &true.into())
+    );
+    // Looks, resets and refunds are no checks.
+    assert_eq!(server.metric("tidegate_checks_total{policy=\"api\",outcome=\"allowed\"}"), 0);
+    assert_eq!(server.metric("tidegate_checks_total{policy=\"api\",outcome=\"blocked\"}"), 0);
+    assert_eq!(ask("/v1/refund", r#"{"policy": "api", "key": "new"}"#)["policy"], "api");
+}
+
+#[test]
+fn where_nobody_knows_no_wait_is_made_up() {
+    let mut redis = RedisServer::start();
+    let store = format!("store.url = \"redis://127.0.0.1:{}/?failure=closed\"\n", redis.port());
+    let server = TestServer::start(config(&store));
+    redis.kill();
+    let told = server.post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#).json();
+    assert_eq!((&told["allowed"], &told["limit"]), (&false.into(), &5.into()));
+    for field in ["remaining", "retry_after", "retry_after_us", "reset_after_us"] {
+        assert!(told[field].is_null(), "{field}: {told}");
+    }
+    // Also of a server on Redis, promtool finds nothing wrong.
+    let url = format!("http://{}/metrics", server.admin);
+    let checked = Command::new("bash").args(["-c", "curl -s $0 | promtool check metrics", &url]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()), "");
+    assert!(server.admin().get("/metrics").unwrap().body.contains("le=\"+Inf\""));
+}

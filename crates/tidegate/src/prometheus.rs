@@ -49,7 +49,7 @@ impl<S: Store> Collector for GateCollector<S> {
             }
             let kind = match series.kind {
                 Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
+                Kind::Gauge | Kind::Seconds => MetricType::Gauge,
             };
             let mut metric = encoder.encode_descriptor(series.name, series.help, None, kind)?;
             for Point { labels, value } in points {
@@ -68,5 +68,6 @@ fn encode(metric: &mut MetricEncoder<'_>, kind: Kind, value: u64) -> Result<(), 
     match kind {
         Kind::Counter => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
         Kind::Gauge => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
+        Kind::Seconds => metric.encode_gauge(&(value as f64 / 1e6)),
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Series {
 pub(crate) enum Kind {
     Counter,
     Gauge,
+    /// A gauge whose figures are microseconds, told in seconds.
+    Seconds,
 }
 
 /// A gate's counts, read once.
@@ -76,7 +78,12 @@ pub(crate) const ALL: [Series; 12] = [
     gauge("tidegate_store_waiting", "Checks that wait for a trip to the store", |snapshot| {
         of_store(snapshot, |store| store.waiting)
     }),
-    gauge("tidegate_store_latency_microseconds", "How long trips to the store take, by quantile", latency),
+    Series {
+        name: "tidegate_store_latency_seconds",
+        help: "How long trips to the store take, by percentile",
+        kind: Kind::Seconds,
+        read: latency,
+    },
 ];
 
 const fn counter(name: &'static str, help: &'static str, read: fn(&Snapshot) -> Vec<Point>) -> Series {
@@ -136,8 +143,8 @@ fn degraded(snapshot: &Snapshot) -> Vec<Point> {
 fn latency(snapshot: &Snapshot) -> Vec<Point> {
     let quantiles = |store: &tidegate_core::StoreHealth| {
         let latency = &store.latency;
-        [("0.5", latency.p50), ("0.99", latency.p99), ("0.999", latency.p999)].map(|(quantile, time)| Point {
-            labels: vec![("quantile", quantile.to_owned())],
+        [("50", latency.p50), ("99", latency.p99), ("99.9", latency.p999)].map(|(percentile, time)| Point {
+            labels: vec![("percentile", percentile.to_owned())],
             value: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
         })
     };

@@ -75,7 +75,7 @@ async fn prometheus_of_a_store_that_fails() {
     let after = text(&registry);
     let degraded = |line: &&str| line.starts_with("tidegate_degraded_total") && !line.ends_with(" 0");
     assert!(after.lines().any(|line| degraded(&line)), "{after}");
-    assert!(after.contains(r#"tidegate_store_latency_microseconds{quantile="0.99"}"#), "{after}");
+    assert!(after.contains(r#"tidegate_store_latency_seconds{percentile="99"}"#), "{after}");
 }
 
 #[test]

@@ -52,7 +52,10 @@ impl<S: Store> Gate<S> {
             Err(error) => return Some(Err(error.into())),
         };
         let ruling = found.ruling(Some(decision), None);
-        found.policy.tally().ruling(&ruling, decision.is_denied());
+        // A look is no request.
+        if found.cost > Cost::ZERO {
+            found.policy.tally().ruling(&ruling, decision.is_denied());
+        }
         Some(Ok(Verdict { rulings: SmallVec::from_buf([ruling]) }))
     }
 
@@ -211,7 +214,8 @@ async fn ask<S: Store>(enforced: &[Asked<'_, S>], beside: &[Asked<'_, S>]) -> Re
 
 fn count<S: Store>(found: &[Found<'_, S>], verdict: &Verdict) {
     let is_denied = verdict.is_denied();
-    for (one, ruling) in found.iter().zip(&verdict.rulings) {
+    // A look is no request.
+    for (one, ruling) in found.iter().zip(&verdict.rulings).filter(|(one, _)| one.cost > Cost::ZERO) {
         Tally::ruling(one.policy.tally(), ruling, is_denied);
     }
 }

@@ -88,8 +88,11 @@ impl Source {
         });
         let overrides: Vec<Override<'_>> = variables.chain(flags).collect();
         let config = overridden(&file, &overrides)?;
-        config.validate()?;
-        Ok(config)
+        match (config.validate(), &self.file) {
+            (Ok(()), _) => Ok(config),
+            (Err(ConfigError::Values(message)), Some(path)) => Err(ConfigError::Text { path: path.clone(), message }),
+            (Err(error), _) => Err(error),
+        }
     }
 }
 
@@ -154,8 +157,14 @@ fn read(path: &Path) -> Result<Table, ConfigError> {
     toml::from_str(&content).map_err(text)
 }
 
-/// A number or a truth value where it is one, else a text.
+/// A list, a table, a number or a truth value where it is one, else a text.
 fn scalar(text: &str) -> Value {
+    if text.starts_with(['[', '{'])
+        && let Ok(mut table) = toml::from_str::<Table>(&format!("value = {text}"))
+        && let Some(value) = table.remove("value")
+    {
+        return value;
+    }
     match (text.parse::<i64>(), text) {
         (Ok(number), _) => Value::Integer(number),
         (_, "true") => Value::Boolean(true),
@@ -224,6 +233,18 @@ impl Config {
         }
         if [self.http.listen, self.resp.listen].iter().all(|listen| *listen == Listen::Off) {
             return error("http.listen and resp.listen are both off: expected at least one".to_owned());
+        }
+        let addresses = [self.http.listen, self.resp.listen, self.admin.listen].map(Listen::address);
+        let fixed: Vec<_> = addresses.iter().flatten().filter(|address| address.port() != 0).collect();
+        if let Some(twice) =
+            fixed.iter().enumerate().find_map(|(at, address)| fixed[..at].contains(address).then_some(address))
+        {
+            return error(format!("two listeners are on {twice}: expected one each"));
+        }
+        if self.log.otlp.is_some() && !cfg!(feature = "otel") {
+            return error(
+                "log.otlp: this program was built without OpenTelemetry: expected the feature `otel`".to_owned(),
+            );
         }
         self.validate_exposure()
     }

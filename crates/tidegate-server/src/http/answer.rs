@@ -5,7 +5,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
-use tidegate::{Decision, Degraded, Effect, Outcome, Verdict};
+use tidegate::{Decision, Degraded, Outcome, Verdict};
 use tidegate_http::{Denial, fields};
 
 use super::Response;
@@ -19,7 +19,7 @@ pub(super) struct Told<'a> {
     tier: Option<&'a str>,
     limit: Option<u64>,
     remaining: Option<u64>,
-    /// 0 if allowed, null for never.
+    /// 0 if allowed, null where there is nothing to wait for: it never will be, or nobody knows.
     retry_after_us: Option<u64>,
     reset_after_us: Option<u64>,
     delay_us: u64,
@@ -35,25 +35,32 @@ pub(super) struct Told<'a> {
 impl<'a> Told<'a> {
     /// Of a verdict: what the nearest of its policies says. Limits that came along have no name.
     pub(super) fn of(verdict: &'a Verdict, is_inline: bool) -> Self {
-        let allowed = verdict.is_allowed();
+        Self::of_asked(verdict, is_inline, verdict.is_allowed())
+    }
+
+    /// Of a look, which takes nothing and is never denied: whether a request of cost 1 would be allowed. When it would be,
+    /// nobody has asked.
+    pub(super) fn of_look(verdict: &'a Verdict, is_inline: bool) -> Self {
+        let is_known = verdict.nearest().and_then(|ruling| ruling.decision()).is_some_and(Decision::has_figures);
+        let allowed = verdict.is_allowed() && (!is_known || verdict.remaining() != Some(0));
+        Self::of_asked(verdict, is_inline, allowed)
+    }
+
+    fn of_asked(verdict: &'a Verdict, is_inline: bool, allowed: bool) -> Self {
         let denial = Denial::of(verdict);
         let ruling = verdict.nearest().or_else(|| verdict.rulings().first());
         let decision = ruling.and_then(|ruling| ruling.decision());
         let figures = decision.filter(|decision| decision.has_figures());
         let label = ruling.map(|ruling| ruling.label()).filter(|_| !is_inline);
-        let is_blocked = ruling.is_some_and(|ruling| ruling.effect() == Effect::Blocked);
         Self {
             allowed,
             policy: label.map(|label| label.name().as_str()),
             tier: label.and_then(|label| label.tier()).map(|tier| tier.as_str()),
             limit: decision.map(Decision::limit),
             remaining: figures.map(Decision::remaining),
-            retry_after_us: if allowed {
-                Some(0)
-            } else if is_blocked {
-                None
-            } else {
-                verdict.retry_after().map(micros)
+            retry_after_us: match &denial {
+                None => allowed.then_some(0),
+                Some(denial) => denial.retry_after().and(verdict.retry_after()).map(micros),
             },
             reset_after_us: figures.map(|decision| micros(decision.reset_after())),
             delay_us: micros(verdict.delay()),
@@ -65,11 +72,11 @@ impl<'a> Told<'a> {
     }
 
     /// Of a decision beside the gate, that takes nothing.
-    pub(super) fn of_decision(decision: &Decision) -> Self {
+    pub(super) fn of_decision(decision: &Decision, policy: Option<&'a str>) -> Self {
         let figures = decision.has_figures().then_some(decision);
         Self {
             allowed: decision.is_allowed(),
-            policy: None,
+            policy,
             tier: None,
             limit: Some(decision.limit()),
             remaining: figures.map(Decision::remaining),
@@ -98,8 +105,8 @@ fn micros(duration: std::time::Duration) -> u64 {
 }
 
 /// A verdict as an answer: its status is `denied` where it denies.
-pub(super) fn of_verdict(live: &Live, verdict: &Verdict, is_inline: bool, denied: StatusCode) -> Response {
-    let mut response = json(&Told::of(verdict, is_inline));
+pub(super) fn of_verdict(live: &Live, verdict: &Verdict, told: &Told<'_>, denied: StatusCode) -> Response {
+    let mut response = json(told);
     let head = response.headers_mut();
     for field in fields(verdict, live.dialect, false, None, &live.written) {
         // Made of names that were checked, and of numbers.

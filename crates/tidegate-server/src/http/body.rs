@@ -38,10 +38,17 @@ impl Drop for Room<'_> {
 }
 
 /// Reads all of it.
-pub(super) async fn read(body: Incoming, limit: usize, patience: Duration, bodies: &Bodies) -> Result<Bytes, Problem> {
-    if body.size_hint().lower() > limit as u64 {
+pub(super) async fn read(
+    body: &mut Option<Incoming>,
+    limit: usize,
+    patience: Duration,
+    bodies: &Bodies,
+) -> Result<Bytes, Problem> {
+    // One that is said to be too large is left where it is.
+    if body.as_ref().is_some_and(|body| body.size_hint().lower() > limit as u64) {
         return Err(too_large(limit));
     }
+    let Some(body) = body.take() else { return Ok(Bytes::new()) };
     let mut reading = pin!(collect(body, limit));
     // Most often it came with the head: then no timer is needed.
     let at_once = std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
@@ -55,6 +62,23 @@ pub(super) async fn read(body: Incoming, limit: usize, patience: Duration, bodie
         Ok(read) => read,
         Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {patience:?}"))),
     }
+}
+
+/// Reads a body that nobody needs, up to a bound: a client that is still sending might miss the answer.
+pub(super) async fn drain(mut body: Incoming, limit: usize, patience: Duration) {
+    if body.size_hint().lower() > limit as u64 {
+        return;
+    }
+    let draining = async {
+        let mut read = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            read += frame.data_ref().map_or(0, Bytes::len);
+            if read > limit {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(patience, draining).await;
 }
 
 async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, Problem> {

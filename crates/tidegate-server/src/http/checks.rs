@@ -28,7 +28,11 @@ pub(super) async fn check(
     denied: StatusCode,
 ) -> Result<Response, Problem> {
     let ruled = decide(server, &live.gate, &question.about(cost)?).await?;
-    Ok(of_verdict(live, &ruled.verdict, ruled.is_inline, denied))
+    let told = match cost {
+        Cost1::May => Told::of(&ruled.verdict, ruled.is_inline),
+        Cost1::Never => Told::of_look(&ruled.verdict, ruled.is_inline),
+    };
+    Ok(of_verdict(live, &ruled.verdict, &told, denied))
 }
 
 #[derive(Serialize)]
@@ -70,7 +74,8 @@ async fn together(live: &Live, asked: &[About<'_>]) -> Result<Response, Problem>
         Some(verdict) => verdict,
         None => live.gate.decide(&subjects).await,
     };
-    Ok(of_verdict(live, &verdict.map_err(problem)?, false, StatusCode::OK))
+    let verdict = verdict.map_err(problem)?;
+    Ok(of_verdict(live, &verdict, &Told::of(&verdict, false), StatusCode::OK))
 }
 
 /// Whether a question can be answered, before anything is taken.
@@ -106,15 +111,19 @@ async fn decide(server: &Server, gate: &Gate<AnyStore>, about: &About<'_>) -> Re
 
 /// `POST /v1/refund`: gives back what a request took that did not happen after all.
 pub(super) async fn refund(live: &Live, question: &Question<'_>) -> Result<Response, Problem> {
-    let decision = match question.about(Cost1::May)? {
-        About::Named(subject) => live.gate.refund(subject).await.map_err(problem)?,
+    let about = question.about(Cost1::May)?;
+    let decision = match &about {
+        About::Named(subject) => live.gate.refund(*subject).await.map_err(problem)?,
         About::Inline { limits, key, tenant, cost } => {
-            let key = composed_key(tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
-            Some(inline(&live.gate, limits)?.limiter.refund(&key[..], cost).await.map_err(problem)?)
+            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
+            Some(inline(&live.gate, limits)?.limiter.refund(&key[..], *cost).await.map_err(problem)?)
         }
     };
     match decision {
-        Some(decision) => Ok(json(&Told::of_decision(&decision))),
+        Some(decision) => {
+            let policy = about.subject().map(|subject| subject.policy);
+            Ok(json(&Told::of_decision(&decision, policy)))
+        }
         None => Err(Problem::new(StatusCode::CONFLICT, "this key has no limit, or is blocked: nothing was ever taken")),
     }
 }
@@ -134,7 +143,8 @@ pub(super) async fn reset(server: &Server, live: &Live, question: &Question<'_>)
     let policy = about.subject().map_or("limits of its own", |subject| subject.policy);
     tracing::info!(policy, "a key was reset");
     let ruled = decide(server, &live.gate, &about).await?;
-    Ok(of_verdict(live, &ruled.verdict, ruled.is_inline, StatusCode::OK))
+    let told = Told::of_look(&ruled.verdict, ruled.is_inline);
+    Ok(of_verdict(live, &ruled.verdict, &told, StatusCode::OK))
 }
 
 fn inline(gate: &Gate<AnyStore>, limits: &str) -> Result<Inline, Problem> {
@@ -143,7 +153,9 @@ fn inline(gate: &Gate<AnyStore>, limits: &str) -> Result<Inline, Problem> {
 
 fn problem(error: CheckError) -> Problem {
     match error {
-        CheckError::UnknownPolicy { .. } => Problem::not_found(error.to_string()),
+        CheckError::UnknownPolicy { .. } => {
+            Problem::not_found(format!("{error}; `limits` such as \"100/minute\" in place of `policy` need none"))
+        }
         CheckError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         CheckError::EmptyKey(_) | CheckError::Cost(_) => Problem::bad(error.to_string()),
         other => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string()),

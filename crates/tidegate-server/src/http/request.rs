@@ -54,7 +54,7 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
 
 /// One request that is asked about.
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"policy\": \"api\", \"key\": \"user:42\"}")]
 pub(super) struct Question<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     policy: Option<Text<'a>>,
@@ -72,7 +72,7 @@ pub(super) struct Question<'a> {
 
 /// Several, each for itself; or together, all or nothing.
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"checks\": [...]}")]
 pub(super) struct Batch<'a> {
     #[serde(borrow)]
     pub(super) checks: Vec<Question<'a>>,

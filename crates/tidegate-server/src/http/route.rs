@@ -1,7 +1,9 @@
 //! Which answer a request gets.
 
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use http_body_util::Full;
+use hyper::body::Incoming;
 
 use super::problem::Problem;
 use super::request::{Batch, Cost1, Question, parse};
@@ -63,6 +65,17 @@ impl Target {
 
 pub(super) async fn answer(http: &Http, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
+    let mut body = Some(body);
+    let answered = answer_to(http, head, &mut body).await;
+    if let Some(unread) = body.filter(|_| answered.is_err()) {
+        // Who is still sending may not hear what is said meanwhile.
+        let bounds = http.server.live().config.bounds.clone();
+        body::drain(unread, bounds.max_body * BATCH_BODY, bounds.body_timeout.0).await;
+    }
+    answered
+}
+
+async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>) -> Result<Response, Problem> {
     let target = Target::of(head.uri.path())
         .ok_or_else(|| Problem::not_found("there is nothing at this path; /openapi.json says what there is"))?;
     let is_elsewhere = match target.scope() {

@@ -193,7 +193,12 @@ impl Talk {
             self.delete(&words[1..], live).await;
             return Then::GoOn;
         }
-        command::answer(&words, &mut self.session, live, &mut self.replies)
+        let at = self.replies.bytes.len();
+        let then = command::answer(&words, &mut self.session, live, &mut self.replies);
+        if self.replies.bytes.get(at) == Some(&b'-') {
+            self.server.metrics.refused(Spoken::Resp);
+        }
+        then
     }
 
     /// `DEL key …`: forgets what keys have used.
