@@ -96,6 +96,8 @@ fn what_is_wrong_changes_nothing() {
     }
     assert_eq!(server.client().get("/readyz").unwrap().json()["config"], hash);
     assert_eq!(server.metric("tidegate_config_last_reload_successful"), 0);
+    replace(Path::new(&path), ONE);
+    assert!(wait_for(PATIENCE, || server.metric("tidegate_config_last_reload_successful") == 1));
     // The file gone, and there again.
     std::fs::remove_file(&path).unwrap();
     server.wait_for_log("No such file");

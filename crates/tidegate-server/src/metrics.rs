@@ -123,6 +123,11 @@ impl Metrics {
         add(if is_good { &self.reloads } else { &self.failed_reloads }, 1);
     }
 
+    /// The configuration in use is the one there is.
+    pub(crate) fn is_current(&self) {
+        self.is_refused.store(false, Ordering::Relaxed);
+    }
+
     pub(crate) fn snapshot(&self, written_at_s: Option<u64>) {
         match written_at_s {
             Some(at) => {

@@ -109,10 +109,12 @@ pub(crate) async fn watch(
                 let _ = changed.try_send(());
                 tracing::info!(hash = server.live().hash, "configuration reloaded");
             }
-            Ok(false) if is_asked || last_error.take().is_some() => {
-                tracing::info!(hash = server.live().hash, "the configuration has not changed");
+            Ok(false) => {
+                server.metrics.is_current();
+                if is_asked || last_error.take().is_some() {
+                    tracing::info!(hash = server.live().hash, "the configuration has not changed");
+                }
             }
-            Ok(false) => {}
             Err(error) => {
                 let text = error.to_string();
                 // Once, not at every look.

@@ -541,3 +541,39 @@ fn ten_thousand_in_a_pipeline() {
                     *5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n-ERR unknown command 'nope', with args beginning with: \r\n+OK\r\n";
     assert_eq!(client.rest(), expected);
 }
+
+#[test]
+fn bodies_that_do_not_come() {
+    let server = TestServer::start(config("bounds.body_timeout = \"200ms\"\n[policies.api]\nlimits = \"5/day\"\n"));
+    for head in ["", "expect: 100-continue\r\n"] {
+        let mut client = server.client();
+        let request = format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n{head}\r\n");
+        client.send(request.as_bytes()).unwrap();
+        let answer = client.receive().unwrap();
+        assert_eq!((answer.status, &answer.json()["title"]), (408, &"Request Timeout".into()), "{head}");
+    }
+    assert_eq!(server.metric("tidegate_memory_keys"), 0);
+}
+
+/// Thousands of requests of HTTP/2 that are taken back as soon as they are made.
+#[test]
+fn streams_that_are_reset() {
+    let server = server();
+    let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    };
+    let mut bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[])].concat();
+    for number in 0..5_000 {
+        let stream = 2 * number + 1;
+        // POST, http, /: by their places in the table that everybody knows.
+        bytes.extend(frame(1, 4, stream, &[0x83, 0x86, 0x84]));
+        bytes.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+    }
+    let mut client = common::RespClient::connect(server.http);
+    // The server may end it before all of them are sent.
+    let _ = std::io::Write::write_all(&mut client.0, &bytes);
+    let _ = client.0.shutdown(Shutdown::Write);
+    client.rest();
+    assert_unharmed(&server, "streams that are reset");
+}

@@ -77,14 +77,18 @@ impl Store for AnyStore {
     async fn check_each(&self, requests: &[(&AnyPlan, Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
         match self {
             Self::Memory(store) => {
-                let own = requests.iter().filter_map(|(plan, key, cost)| match &plan.0 {
-                    Kind::Memory(plan) => Some((plan, *key, *cost)),
+                let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
+                    Kind::Memory(plan) => Ok((plan, *key, *cost)),
                     #[cfg(feature = "redis")]
-                    Kind::Redis(_) => None,
+                    Kind::Redis(_) => Err(foreign_plan()),
                 });
-                let mut decisions = Vec::with_capacity(requests.len());
-                store.check_each(own, &mut decisions);
-                decisions.into_iter().map(Ok).collect()
+                match own.collect::<Result<Vec<_>, StoreError>>() {
+                    Ok(own) => Store::check_each(store, &own).await,
+                    // Of none is anything taken.
+                    Err(error) => {
+                        requests.iter().map(|_| Err(StoreError::new(error.reason(), error.to_string()))).collect()
+                    }
+                }
             }
             #[cfg(feature = "redis")]
             Self::Redis(store) => {

@@ -189,9 +189,9 @@ fn shifted(state: &StepState, by_ns: i64) -> StepState {
     let later = |time: u64| time.saturating_add_signed(by_ns);
     match state {
         StepState::Fresh => StepState::Fresh,
-        StepState::Bucket(state) => StepState::Bucket(BucketState { free_at: later(state.free_at), ..state.clone() }),
-        StepState::Window(state) => StepState::Window(WindowState { end: later(state.end), ..state.clone() }),
-        StepState::Counter(state) => StepState::Counter(CounterState { end: later(state.end), ..state.clone() }),
+        StepState::Bucket(state) => StepState::Bucket(BucketState { free_at: later(state.free_at), ..*state }),
+        StepState::Window(state) => StepState::Window(WindowState { end: later(state.end), ..*state }),
+        StepState::Counter(state) => StepState::Counter(CounterState { end: later(state.end), ..*state }),
         StepState::Log(state) => {
             let (base, entries) = state.parts();
             StepState::Log(LogState::of_parts(base, entries.map(|(at, total)| (later(at), total))))

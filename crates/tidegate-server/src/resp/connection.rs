@@ -34,11 +34,13 @@ pub(super) struct Session {
     pub(super) version: Version,
     pub(super) name: Option<Vec<u8>>,
     pub(super) token: Option<Box<[u8]>>,
+    /// Whether it may ask for checks, as long as nothing else is said.
+    may_check: bool,
 }
 
 impl Session {
     pub(super) fn new(id: i64) -> Self {
-        Self { id, version: Version::Two, name: None, token: None }
+        Self { id, version: Version::Two, name: None, token: None, may_check: false }
     }
 }
 
@@ -118,6 +120,7 @@ impl Talk {
         let live = Arc::clone(&server.live());
         let begun = server.clock.now();
         let input = std::mem::take(&mut self.input);
+        self.session.may_check = self.session.may(&live, Scope::Check);
         let mut batch = Batch { server: &server, asked: SmallVec::new() };
         let (mut at, mut count) = (0, 0);
         let then = loop {
@@ -174,7 +177,7 @@ impl Talk {
 
     async fn command<'i>(&mut self, words: Words<'i>, batch: &mut Batch<'_, 'i>, live: &Live) -> Then {
         if let Some(form) = Form::of(words[0]) {
-            let read = match self.session.may(live, Scope::Check) {
+            let read = match self.session.may_check {
                 true => Throttle::read(form, &words, &live.gate),
                 false => Err("NOAUTH Authentication required.".to_owned()),
             };
@@ -195,6 +198,8 @@ impl Talk {
         }
         let at = self.replies.bytes.len();
         let then = command::answer(&words, &mut self.session, live, &mut self.replies);
+        // It may have said who is there.
+        self.session.may_check = self.session.may(live, Scope::Check);
         if self.replies.bytes.get(at) == Some(&b'-') {
             self.server.metrics.refused(Spoken::Resp);
         }
