@@ -29,7 +29,7 @@ pub struct Reloads {
 /// called once requests are served.
 ///
 /// # Errors
-/// If the configuration does not go together, or the store is not there.
+/// If the configuration does not go together, the store is not there, or a snapshot cannot be taken over or written at the end.
 pub async fn run(
     config: Config,
     listeners: Listeners,

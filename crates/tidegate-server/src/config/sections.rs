@@ -191,9 +191,9 @@ impl TlsConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bounds {
-    /// Connections at a time, on all listeners together.
+    /// Connections at a time for checks, over HTTP and RESP together; the admin listener has as many of its own.
     pub max_connections: usize,
-    /// Connections at a time from one address; 0 is as many as there may be.
+    /// Connections at a time from one address, of IPv6 from one /64; 0 is as many as there may be.
     pub max_connections_per_peer: usize,
     /// How long TLS may take to agree.
     pub handshake_timeout: Span,
