@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{Folder, tidegate};
+use common::tidegate;
+use tidegate_testkit::Folder;
 
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
     let output = tidegate().args(arguments).envs(environment.iter().copied()).output().unwrap();

@@ -8,7 +8,8 @@ mod common;
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use common::{Folder, PATIENCE, ServerProcess};
+use common::{PATIENCE, ServerProcess};
+use tidegate_testkit::Folder;
 use tidegate_testkit::http::HttpClient;
 use tidegate_testkit::redis::wait_for;
 

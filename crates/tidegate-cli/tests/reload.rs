@@ -7,7 +7,8 @@ mod common;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Folder, PATIENCE, ServerProcess};
+use common::{PATIENCE, ServerProcess};
+use tidegate_testkit::Folder;
 use tidegate_testkit::http::HttpAnswer;
 use tidegate_testkit::redis::{TlsFiles, wait_for};
 

@@ -10,7 +10,8 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Folder, PATIENCE, ServerProcess, tidegate};
+use common::{PATIENCE, ServerProcess, tidegate};
+use tidegate_testkit::Folder;
 use tidegate_testkit::http::HttpClient;
 use tidegate_testkit::redis::{RedisServer, TlsFiles, wait_for};
 

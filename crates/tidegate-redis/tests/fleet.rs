@@ -6,13 +6,14 @@ mod common;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::closed;
 use tidegate_core::Limiter;
 use tidegate_redis::RedisStore;
+use tidegate_testkit::Folder;
 use tidegate_testkit::redis::{RedisServer, now, wait_for};
 
 const LIMIT: usize = 20;
@@ -71,14 +72,14 @@ fn hammer(limiters: &[Limiter<RedisStore>], path: &Path) {
 /// The clients that are running, and the files that all of them have written.
 struct Fleet {
     url: String,
-    folder: PathBuf,
+    folder: Folder,
     clients: Vec<Child>,
     started: usize,
 }
 
 impl Fleet {
     fn start_client(&mut self) {
-        let file = self.folder.join(format!("client-{}", self.started));
+        let file = self.folder.path().join(format!("client-{}", self.started));
         self.started += 1;
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "client", "--nocapture"])
@@ -102,7 +103,7 @@ impl Fleet {
     /// What was admitted, by policy and key.
     fn admissions(&self) -> HashMap<String, usize> {
         let mut admissions = HashMap::new();
-        for entry in std::fs::read_dir(&self.folder).unwrap() {
+        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
             for line in std::fs::read_to_string(entry.unwrap().path()).unwrap().lines() {
                 assert!(!line.starts_with("error"), "{line}");
                 *admissions.entry(line.to_owned()).or_insert(0) += 1;
@@ -119,16 +120,13 @@ impl Drop for Fleet {
             let _ = client.kill();
             let _ = client.wait();
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
 #[test]
 fn no_key_admits_more_than_its_limit() {
     let server = RedisServer::start();
-    let folder = std::env::temp_dir().join(format!("tidegate-fleet-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-    std::fs::create_dir_all(&folder).unwrap();
-    let mut fleet = Fleet { url: server.url(), folder, clients: Vec::new(), started: 0 };
+    let mut fleet = Fleet { url: server.url(), folder: Folder::new(), clients: Vec::new(), started: 0 };
     for _ in 0..4 {
         fleet.start_client();
     }

@@ -1,6 +1,7 @@
 //! Who may ask: bearer tokens, each with what it may be used for.
 
 use crate::config::{Config, ConfigError, Scope, TokenConfig};
+use crate::secrets::Files;
 
 /// Longer ones are not tokens.
 const LONGEST: usize = 4_096;
@@ -25,12 +26,12 @@ pub(crate) enum Access {
 }
 
 impl Tokens {
-    pub(crate) fn read(config: &Config) -> Result<Self, ConfigError> {
+    pub(crate) fn read(config: &Config, files: &mut Files) -> Result<Self, ConfigError> {
         config
             .tokens
             .iter()
             .enumerate()
-            .map(|(number, token)| Token::read(number, token))
+            .map(|(number, token)| Token::read(number, token, files))
             .collect::<Result<_, _>>()
             .map(Self)
     }
@@ -67,11 +68,12 @@ impl Tokens {
 }
 
 impl Token {
-    fn read(number: usize, config: &TokenConfig) -> Result<Self, ConfigError> {
+    fn read(number: usize, config: &TokenConfig, files: &mut Files) -> Result<Self, ConfigError> {
         let error = |message: String| ConfigError::Values(format!("token[{number}]: {message}"));
         let text = match (&config.file, &config.env) {
             (Some(file), _) => {
-                std::fs::read_to_string(file).map_err(|cause| error(format!("{}: {cause}", file.display())))?
+                let content = files.read(file).map_err(|cause| error(format!("{}: {cause}", file.display())))?;
+                String::from_utf8(content).map_err(|_| error(format!("{}: expected text", file.display())))?
             }
             (None, Some(variable)) => {
                 std::env::var(variable).map_err(|_| error(format!("the environment has no variable {variable}")))?

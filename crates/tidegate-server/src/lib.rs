@@ -26,6 +26,7 @@ mod net;
 mod reload;
 mod resp;
 mod run;
+mod secrets;
 mod server;
 mod snapshot;
 mod tls;

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, ConfigError, Source};
+use crate::secrets::Secrets;
 use crate::server::{Live, Server};
 
 /// How long it is quiet before a change is looked at: files are written in pieces, links are swapped in steps.
@@ -18,12 +19,8 @@ const QUIET: Duration = Duration::from_millis(200);
 const POLL: Duration = Duration::from_secs(30);
 
 /// Takes over what the source says by now. Without a change, nothing happens.
-pub(crate) fn reload(server: &Server, source: &Source, stamp: &mut Stamp) -> Result<bool, ConfigError> {
+fn reload(server: &Server, source: &Source) -> Result<bool, ConfigError> {
     let config = source.load()?;
-    let now = Stamp::of(source, &config);
-    if now == *stamp {
-        return Ok(false);
-    }
     let old = server.live();
     if let Some(name) = old.config.fixed_difference(&config) {
         return Err(ConfigError::Values(format!("`{name}` cannot be changed while the server runs: restart it")));
@@ -34,26 +31,13 @@ pub(crate) fn reload(server: &Server, source: &Source, stamp: &mut Stamp) -> Res
             "all policies would be gone: expected at least one; restart to go on without".to_owned(),
         ));
     }
-    let gate = old.gate.renewed(config.book()?);
-    server.exchange(Live::new(config, gate)?);
-    *stamp = now;
-    Ok(true)
-}
-
-/// The contents of all files that a configuration hangs on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp(blake3::Hash);
-
-impl Stamp {
-    pub(crate) fn of(source: &Source, config: &Config) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(config.hash().as_bytes());
-        for file in files(source, config) {
-            // One that is gone is a change, too.
-            hasher.update(&std::fs::read(&file).unwrap_or_default()).update(b"\0file\0");
-        }
-        Self(hasher.finalize())
+    let secrets = Secrets::read(&config)?;
+    if old.hash == config.hash() && old.secrets.digest == secrets.digest {
+        return Ok(false);
     }
+    let gate = old.gate.renewed(config.book()?);
+    server.exchange(Live::new(config, secrets, gate));
+    Ok(true)
 }
 
 /// The files that a configuration hangs on.
@@ -68,7 +52,6 @@ fn files(source: &Source, config: &Config) -> BTreeSet<PathBuf> {
 pub(crate) async fn watch(
     server: Arc<Server>,
     source: Source,
-    mut stamp: Stamp,
     mut asked: mpsc::Receiver<()>,
     ended: CancellationToken,
 ) {
@@ -91,15 +74,12 @@ pub(crate) async fn watch(
             () = tokio::time::sleep(POLL) => false,
         };
         let reloading = {
-            let (server, source, mut stamp) = (Arc::clone(&server), Arc::clone(&source), stamp.clone());
-            tokio::task::spawn_blocking(move || reload(&server, &source, &mut stamp).map(|is_other| (is_other, stamp)))
+            let (server, source) = (Arc::clone(&server), Arc::clone(&source));
+            tokio::task::spawn_blocking(move || reload(&server, &source))
         };
         // Where it ended in a bug, the old one stays as well.
         let reloaded = reloading.await.unwrap_or_else(|error| Err(ConfigError::Values(error.to_string())));
-        match reloaded.map(|(is_other, now)| {
-            stamp = now;
-            is_other
-        }) {
+        match reloaded {
             Ok(true) => {
                 server.metrics.reloaded(true);
                 last_error = None;

@@ -14,6 +14,7 @@ use crate::error::ServeError;
 use crate::http::Http;
 use crate::net::{Listeners, Protocol, accept};
 use crate::resp::Resp;
+use crate::secrets::Secrets;
 use crate::server::{Live, Server};
 use crate::{monitor, reload, snapshot};
 
@@ -83,15 +84,15 @@ async fn serve(
     ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
+    let secrets = Secrets::read(&config)?;
     let gate = gate(&config, url).await?;
-    let server = Arc::new(Server::new(Live::new(config, gate)?));
+    let server = Arc::new(Server::new(Live::new(config, secrets, gate)));
     let ended = CancellationToken::new();
     let beside = TaskTracker::new();
     beside.spawn(monitor::watch(Arc::clone(&server), ended.clone()));
     let keeper = tokio::spawn(snapshot::keep(Arc::clone(&server), ended.clone()));
     if let Some(Reloads { source, asked }) = reloads {
-        let stamp = reload::Stamp::of(&source, &server.live().config);
-        beside.spawn(reload::watch(Arc::clone(&server), source, stamp, asked, ended.clone()));
+        beside.spawn(reload::watch(Arc::clone(&server), source, asked, ended.clone()));
     }
     let workers = Workers::start(&server, listeners)?;
     ready();

@@ -4,53 +4,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
-use rustls::ServerConfig;
 use tidegate::{AnyStore, Breaker, Clock, Gate};
 use tidegate_http::{Dialect, Written};
 
-use crate::auth::Tokens;
-use crate::config::{Config, ConfigError, TlsConfig};
+use crate::config::Config;
 use crate::http::Bodies;
 use crate::metrics::Metrics;
 use crate::net::Connections;
-use crate::tls;
+use crate::secrets::Secrets;
 
 /// What is configured, all of it of one configuration: exchanged whole, or not at all.
 pub(crate) struct Live {
     pub(crate) config: Config,
     pub(crate) hash: String,
     pub(crate) gate: Gate<AnyStore>,
-    pub(crate) tokens: Tokens,
+    pub(crate) secrets: Secrets,
     pub(crate) dialect: Dialect,
     /// What has been written of its policies.
     pub(crate) written: Written,
-    pub(crate) http_tls: Option<Arc<ServerConfig>>,
-    pub(crate) resp_tls: Option<Arc<ServerConfig>>,
-    pub(crate) admin_tls: Option<Arc<ServerConfig>>,
 }
 
 impl Live {
-    /// What a configuration means, with all the files that it names, for a gate that has its book.
-    pub(crate) fn new(config: Config, gate: Gate<AnyStore>) -> Result<Self, ConfigError> {
-        const HTTP: &[&[u8]] = &[b"h2", b"http/1.1"];
-        let tls = |config: &Option<TlsConfig>, protocols| {
-            config.as_ref().map(|config| tls::read(config, protocols)).transpose()
-        };
-        Ok(Self {
+    /// What a configuration means, with what the files say that it names, for a gate that has its book.
+    pub(crate) fn new(config: Config, secrets: Secrets, gate: Gate<AnyStore>) -> Self {
+        Self {
             hash: config.hash(),
-            tokens: Tokens::read(&config)?,
+            secrets,
             dialect: config.http.headers.dialect(),
             written: Written::default(),
-            http_tls: tls(&config.http.tls, HTTP)?,
-            resp_tls: tls(&config.resp.tls, &[])?,
-            admin_tls: tls(&config.admin.tls, HTTP)?,
             gate,
             config,
-        })
+        }
     }
-}
 
-impl Live {
     /// Whether the store is given up at present, and answers are given without it.
     pub(crate) fn is_degraded(&self) -> bool {
         self.gate.store_health().is_some_and(|health| health.breaker != Breaker::Closed)

@@ -9,11 +9,17 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use crate::config::{ConfigError, TlsConfig};
+use crate::secrets::Files;
 
 /// What a listener speaks TLS with.
-pub(crate) fn read(config: &TlsConfig, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, ConfigError> {
-    let chain = certificates(&config.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&config.key).map_err(|cause| error(&config.key, &cause))?;
+pub(crate) fn read(
+    config: &TlsConfig,
+    protocols: &[&[u8]],
+    files: &mut Files,
+) -> Result<Arc<ServerConfig>, ConfigError> {
+    let chain = certificates(&config.cert, files)?;
+    let key = files.read(&config.key).map_err(|cause| error(&config.key, &cause))?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|cause| error(&config.key, &cause))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -22,7 +28,7 @@ pub(crate) fn read(config: &TlsConfig, protocols: &[&[u8]]) -> Result<Arc<Server
         None => builder.with_no_client_auth(),
         Some(file) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(file)? {
+            for certificate in certificates(file, files)? {
                 roots.add(certificate).map_err(|cause| error(file, &cause))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -34,8 +40,9 @@ pub(crate) fn read(config: &TlsConfig, protocols: &[&[u8]]) -> Result<Arc<Server
     Ok(Arc::new(server))
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).map_err(|cause| error(file, &cause))?.collect();
+fn certificates(file: &Path, files: &mut Files) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let content = files.read(file).map_err(|cause| error(file, &cause))?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&content).collect();
     let read = read.map_err(|cause| error(file, &cause))?;
     if read.is_empty() {
         return Err(error(file, &"there is no certificate in it"));

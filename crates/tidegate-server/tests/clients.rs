@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{TestServer, config};
+use tidegate_testkit::Folder;
 use tidegate_testkit::redis::{RedisServer, TlsFiles};
 use tidegate_testkit::tools;
 
@@ -130,19 +131,12 @@ fn ioredis_and_node_redis() {
     assert_eq!(node(&server, ""), "good\n");
 }
 
-fn token_file(name: &str, token: &str) -> std::path::PathBuf {
-    let path = std::env::temp_dir().join(format!("tidegate-token-{name}-{}", std::process::id()));
-    std::fs::write(&path, format!("{token}\n")).unwrap();
-    path
-}
-
 #[test]
 fn who_has_no_token_is_not_answered() {
-    let (check, admin) = (token_file("check", "c-secret"), token_file("admin", "a-secret"));
+    let folder = Folder::new();
+    let (check, admin) = (folder.write("check", "c-secret\n"), folder.write("admin", "a-secret\n"));
     let text = format!(
-        "[[token]]\nscopes = [\"check\"]\nfile = \"{}\"\n[[token]]\nscopes = [\"admin\"]\nfile = \"{}\"\n{POLICIES}",
-        check.display(),
-        admin.display()
+        "[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n[[token]]\nscopes = [\"admin\"]\nfile = \"{admin}\"\n{POLICIES}"
     );
     let server = TestServer::start(config(&text));
     let body = r#"{"policy": "api", "key": "k"}"#;
@@ -176,15 +170,13 @@ fn who_has_no_token_is_not_answered() {
     assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, "c-secret"])), "good\n");
     assert_eq!(node(&server, "c-secret"), "good\n");
     assert_eq!(redis_cli(&server, &["--no-auth-warning", "-a", "c-secret", "PING"]), "PONG\n");
-    for file in [check, admin] {
-        std::fs::remove_file(file).unwrap();
-    }
 }
 
 #[test]
 fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
-    let check = token_file("only-check", "c-secret");
-    let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{}\"\n", check.display());
+    let folder = Folder::new();
+    let check = folder.write("check", "c-secret\n");
+    let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n");
     let server = TestServer::start(config(&text));
     let mut client = server.resp();
     client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
@@ -192,7 +184,6 @@ fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
     client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
     client.expect(b"DEL k\r\n", "-NOPERM keys may not be reset here: expected a token of scope admin\r\n");
     client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:1\r\n:1\r\n:0\r\n:60\r\n:60\r\n");
-    std::fs::remove_file(check).unwrap();
 }
 
 /// A denial that is remembered here is forgotten with the key, whichever thread remembers it.
@@ -332,8 +323,9 @@ fn schemathesis_finds_no_error() {
 /// Who is still sending hears what is said meanwhile.
 #[test]
 fn curl_hears_every_refusal_by_http_2() {
-    let check = token_file("refusals", "c-secret");
-    let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{}\"\n", check.display());
+    let folder = Folder::new();
+    let check = folder.write("check", "c-secret\n");
+    let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n");
     let server = TestServer::start(config(&text));
     let body = format!("{{\"limits\": \"5/minute\", \"key\": \"{}\"}}", "k".repeat(4_000));
     let asked = |path: &str| {
@@ -344,7 +336,6 @@ fn curl_hears_every_refusal_by_http_2() {
     for _ in 0..20 {
         assert_eq!((asked("/v1/check"), asked("/nope"), asked("/healthz")), ("401".into(), "404".into(), "405".into()));
     }
-    std::fs::remove_file(check).unwrap();
 }
 
 #[test]

@@ -10,6 +10,8 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 #[cfg(feature = "servers")]
+mod folder;
+#[cfg(feature = "servers")]
 pub mod http;
 #[cfg(feature = "servers")]
 pub mod redis;
@@ -18,6 +20,9 @@ pub mod reference;
 pub mod tools;
 pub mod vectors;
 pub mod walk;
+
+#[cfg(feature = "servers")]
+pub use self::folder::Folder;
 
 use tidegate_core::{Cost, Decision, Outcome};
 

@@ -86,7 +86,7 @@ impl Http {
 impl Protocol for Http {
     fn tls(&self, server: &Server) -> Option<Arc<ServerConfig>> {
         let live = server.live();
-        if self.is_admin { live.admin_tls.clone() } else { live.http_tls.clone() }
+        if self.is_admin { live.secrets.admin_tls.clone() } else { live.secrets.http_tls.clone() }
     }
 
     fn times(&self, server: &Server) -> Times {

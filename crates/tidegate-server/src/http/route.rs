@@ -124,14 +124,14 @@ async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>) -> Res
 }
 
 fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), Problem> {
-    if live.tokens.is_open(scope) {
+    if live.secrets.tokens.is_open(scope) {
         return Ok(());
     }
     let shown = fields.get(http::header::AUTHORIZATION).and_then(|value| {
         let (kind, token) = value.as_bytes().split_at_checked("Bearer ".len())?;
         kind.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
     });
-    match live.tokens.access(shown, scope) {
+    match live.secrets.tokens.access(shown, scope) {
         Access::Granted => Ok(()),
         Access::Unknown => Err(Problem::unauthorized()),
         Access::Forbidden => {

@@ -154,7 +154,7 @@ fn hello(arguments: &[&[u8]], session: &mut Session, live: &Live, replies: &mut 
 }
 
 fn wrong_password(live: &Live, replies: &mut Replies) {
-    if live.tokens.is_open(Scope::Check) && live.tokens.is_open(Scope::Admin) {
+    if live.secrets.tokens.is_open(Scope::Check) && live.secrets.tokens.is_open(Scope::Admin) {
         return replies
             .error("ERR AUTH called without any token configured. Are you sure your configuration is correct?");
     }
@@ -218,14 +218,14 @@ fn shown(word: &[u8]) -> std::borrow::Cow<'_, str> {
 
 impl Session {
     pub(super) fn may(&self, live: &Live, scope: Scope) -> bool {
-        live.tokens.access(self.token.as_deref(), scope) == Access::Granted
+        live.secrets.tokens.access(self.token.as_deref(), scope) == Access::Granted
     }
 
     /// Whether keys may be reset: by who has shown a token for it; without any token there is, only on this machine.
     pub(super) fn may_reset(&self, live: &Live) -> Result<(), &'static str> {
         let is_local = live.config.resp.listen.address().is_none_or(|address| address.ip().is_loopback());
-        let may = match live.tokens.is_open(Scope::Admin) {
-            true => live.tokens.is_empty() && is_local,
+        let may = match live.secrets.tokens.is_open(Scope::Admin) {
+            true => live.secrets.tokens.is_empty() && is_local,
             false => self.may(live, Scope::Admin),
         };
         match may {
@@ -237,7 +237,9 @@ impl Session {
 
     /// Whether who shows this is somebody.
     fn authenticate(&mut self, live: &Live, token: &[u8]) -> bool {
-        let knows = |scope| !live.tokens.is_open(scope) && live.tokens.access(Some(token), scope) != Access::Unknown;
+        let knows = |scope| {
+            !live.secrets.tokens.is_open(scope) && live.secrets.tokens.access(Some(token), scope) != Access::Unknown
+        };
         let is_known = knows(Scope::Check) || knows(Scope::Admin);
         if is_known {
             self.token = Some(token.into());

@@ -23,7 +23,7 @@ pub(crate) struct Resp {
 
 impl Protocol for Resp {
     fn tls(&self, server: &Server) -> Option<Arc<ServerConfig>> {
-        server.live().resp_tls.clone()
+        server.live().secrets.resp_tls.clone()
     }
 
     fn times(&self, server: &Server) -> Times {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tidegate::ManualClock;
 use tidegate_server::config::Listen;
 use tidegate_server::{Config, Listeners, Source, run, run_at};
+use tidegate_testkit::Folder;
 use tidegate_testkit::http::{HttpAnswer, HttpClient};
 use tokio::sync::oneshot;
 
@@ -23,11 +24,9 @@ pub(crate) struct TestServer {
 
 /// A configuration of this text, on free ports.
 pub(crate) fn config(text: &str) -> Config {
-    let folder = std::env::temp_dir().join(format!("tidegate-config-{}-{}", std::process::id(), fastrand::u64(..)));
-    std::fs::write(&folder, text).unwrap();
-    let config = Source { file: Some(folder.clone()), ..Source::default() }.load();
-    std::fs::remove_file(folder).unwrap();
-    let mut config = config.unwrap_or_else(|error| panic!("{error}"));
+    let folder = Folder::new();
+    let file = Some(folder.write("tidegate.toml", text).into());
+    let mut config = Source { file, ..Source::default() }.load().unwrap_or_else(|error| panic!("{error}"));
     config.http.listen = Listen::local(0);
     config.resp.listen = Listen::local(0);
     config.admin.listen = Listen::local(0);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::process::new_folder;
+use crate::folder::new_folder;
 
 /// What stands between a server and its clock.
 const SHIM: &str = include_str!("clock_shim.c");

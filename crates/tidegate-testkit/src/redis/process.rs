@@ -1,12 +1,11 @@
 //! A process that ends with the test that started it, however the test ends.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::wait_for;
+use crate::folder::new_folder;
 
 /// Waits until its standard input closes, which it does when the test's process is gone for any reason, and then ends the
 /// program and takes its folder away.
@@ -76,14 +75,4 @@ impl Drop for Process {
         drop(self.watchdog.stdin.take());
         let _ = self.watchdog.wait();
     }
-}
-
-/// A new folder among the temporary ones.
-pub(super) fn new_folder() -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let folder =
-        std::env::temp_dir().join(format!("tidegate-test-{}-{count}-{:08x}", std::process::id(), fastrand::u32(..)));
-    std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
-    folder
 }

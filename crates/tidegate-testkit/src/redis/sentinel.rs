@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::process::{Process, new_folder};
+use super::process::Process;
 use super::{RedisServer, Value, command, free_port, wait_for, wait_until_up};
+use crate::folder::new_folder;
 
 /// A primary with a replica, watched by three sentinels under the name `mymaster`.
 pub struct RedisSentinels {

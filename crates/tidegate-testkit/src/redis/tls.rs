@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::process::new_folder;
 use super::{RedisServer, free_port, wait_for};
+use crate::folder::new_folder;
 
 /// A certificate authority, and a certificate for 127.0.0.1 that it has signed.
 pub struct TlsFiles {

@@ -1,0 +1,93 @@
+//! What comes from files beside the configuration: tokens, certificates and their keys.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+
+use crate::auth::Tokens;
+use crate::config::{Config, ConfigError, TlsConfig};
+use crate::tls;
+
+/// What the files say that a configuration names.
+pub(crate) struct Secrets {
+    pub(crate) tokens: Tokens,
+    pub(crate) http_tls: Option<Arc<ServerConfig>>,
+    pub(crate) resp_tls: Option<Arc<ServerConfig>>,
+    pub(crate) admin_tls: Option<Arc<ServerConfig>>,
+    /// What was in the files: other files, another digest.
+    pub(crate) digest: blake3::Hash,
+}
+
+impl Secrets {
+    /// Reads every file once: what is in use is what the digest is of, whoever writes them meanwhile.
+    pub(crate) fn read(config: &Config) -> Result<Self, ConfigError> {
+        const HTTP: &[&[u8]] = &[b"h2", b"http/1.1"];
+        let mut files = Files::default();
+        let tokens = Tokens::read(config, &mut files)?;
+        let mut tls = |config: &Option<TlsConfig>, protocols| {
+            config.as_ref().map(|config| tls::read(config, protocols, &mut files)).transpose()
+        };
+        Ok(Self {
+            tokens,
+            http_tls: tls(&config.http.tls, HTTP)?,
+            resp_tls: tls(&config.resp.tls, &[])?,
+            admin_tls: tls(&config.admin.tls, HTTP)?,
+            digest: files.0.finalize(),
+        })
+    }
+}
+
+/// Reads files, and remembers what was in them.
+#[derive(Default)]
+pub(crate) struct Files(blake3::Hasher);
+
+impl Files {
+    pub(crate) fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
+        let content = std::fs::read(path)?;
+        self.0.update(&(content.len() as u64).to_le_bytes()).update(&content);
+        Ok(content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use tidegate_testkit::Folder;
+
+    use crate::auth::Access;
+    use crate::config::{Scope, Source};
+
+    /// Otherwise a token that was changed at the wrong moment would never be taken over.
+    #[test]
+    fn the_digest_is_of_what_is_in_use() {
+        let folder = Folder::new();
+        let (path, new) = (folder.path().join("token"), folder.path().join("new"));
+        std::fs::write(&path, "one").unwrap();
+        let text = format!("[[token]]\nscopes = [\"check\"]\nfile = {path:?}\n");
+        let file = Some(folder.write("tidegate.toml", &text).into());
+        let config = Source { file, ..Source::default() }.load().unwrap();
+        let is_over = AtomicBool::new(false);
+        let mut tokens = HashMap::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for token in ["one", "two"].into_iter().cycle() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    std::fs::write(&new, token).unwrap();
+                    std::fs::rename(&new, &path).unwrap();
+                }
+            });
+            for _ in 0..2_000 {
+                let secrets = Secrets::read(&config).unwrap();
+                let is_one = secrets.tokens.access(Some(b"one"), Scope::Check) == Access::Granted;
+                assert_eq!(*tokens.entry(secrets.digest).or_insert(is_one), is_one);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}
