@@ -37,18 +37,24 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Reads all of it.
+/// Reads all of it, or leaves what is not read.
 pub(super) async fn read(
     body: &mut Option<Incoming>,
     limit: usize,
     patience: Duration,
     bodies: &Bodies,
 ) -> Result<Bytes, Problem> {
+    let Some(coming) = body else { return Ok(Bytes::new()) };
+    let read = read_all(coming, limit, patience, bodies).await?;
+    *body = None;
+    Ok(read)
+}
+
+async fn read_all(body: &mut Incoming, limit: usize, patience: Duration, bodies: &Bodies) -> Result<Bytes, Problem> {
     // One that is said to be too large is left where it is.
-    if body.as_ref().is_some_and(|body| body.size_hint().lower() > limit as u64) {
+    if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }
-    let Some(body) = body.take() else { return Ok(Bytes::new()) };
     let mut reading = pin!(collect(body, limit));
     // Most often it came with the head: then no timer is needed.
     let at_once = std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
@@ -64,24 +70,26 @@ pub(super) async fn read(
     }
 }
 
-/// Reads a body that nobody needs, up to a bound: a client that is still sending might miss the answer.
-pub(super) async fn drain(mut body: Incoming, limit: usize, patience: Duration) {
+/// Reads a body that nobody needs, up to a bound, so that the connection can go on; tells whether that was all of it.
+pub(super) async fn drain(mut body: Incoming, limit: usize, patience: Duration) -> bool {
     if body.size_hint().lower() > limit as u64 {
-        return;
+        return false;
     }
     let draining = async {
         let mut read = 0;
-        while let Some(Ok(frame)) = body.frame().await {
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else { return false };
             read += frame.data_ref().map_or(0, Bytes::len);
             if read > limit {
-                return;
+                return false;
             }
         }
+        true
     };
-    let _ = tokio::time::timeout(patience, draining).await;
+    tokio::time::timeout(patience, draining).await.unwrap_or(false)
 }
 
-async fn collect(mut body: Incoming, limit: usize) -> Result<Bytes, Problem> {
+async fn collect(body: &mut Incoming, limit: usize) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {

@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 mod checks;
+mod last_words;
 mod problem;
 mod request;
 mod route;
@@ -24,6 +25,7 @@ use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::body::Bodies;
+use self::last_words::LastWords;
 use crate::metrics::Spoken;
 use crate::net::{Connections, Counted, Drains, Guarded, Protocol, Stream, Times, Watch};
 use crate::server::Server;
@@ -60,7 +62,7 @@ impl Http {
         }
         #[cfg(feature = "otel")]
         let span = crate::trace::request(self.spoken(), request.uri().path(), request.headers());
-        let answered = route::answer(self, request);
+        let answered = route::answer(self, request, watch);
         #[cfg(feature = "otel")]
         let answered = tracing::Instrument::instrument(answered, span.clone());
         let mut response = match answered.await {
@@ -131,7 +133,7 @@ impl Protocol for Http {
             .max_header_list_size(MAX_HEAD as u32)
             .keep_alive_interval(Some(idle / 2))
             .keep_alive_timeout(Duration::from_secs(10));
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let connection = builder.serve_connection(TokioIo::new(LastWords::new(stream, self.clone())), service);
         Guarded::new(Connection { connection: Box::pin(connection) }, watch, ending.cancelled_owned()).await;
     }
 }

@@ -51,13 +51,18 @@ impl Problem {
         Self { field: Some(field), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
     }
 
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// The same, with where it is said first.
     pub(super) fn within(mut self, place: &str) -> Self {
         self.detail = format!("{place}: {}", self.detail);
         self
     }
 
-    pub(super) fn response(self) -> Response {
+    /// What is said of it, as JSON.
+    pub(super) fn body(&self) -> Vec<u8> {
         let body = Body {
             r#type: "about:blank",
             title: self.status.canonical_reason().unwrap_or("Error"),
@@ -65,8 +70,11 @@ impl Problem {
             detail: &self.detail,
         };
         // Texts and numbers: there is nothing that could not be written.
-        let body = serde_json::to_vec(&body).unwrap_or_default();
-        let mut response = Response::new(Full::new(Bytes::from(body)));
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+
+    pub(super) fn response(self) -> Response {
+        let mut response = Response::new(Full::new(Bytes::from(self.body())));
         *response.status_mut() = self.status;
         let fields = response.headers_mut();
         fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -11,6 +11,7 @@ use super::{Http, Request, Response, answer, body, checks};
 use crate::auth::Access;
 use crate::config::Scope;
 use crate::metrics;
+use crate::net::Watch;
 use crate::server::Live;
 
 /// How many times the body of a batch may be as large as that of one check.
@@ -63,14 +64,17 @@ impl Target {
     }
 }
 
-pub(super) async fn answer(http: &Http, request: Request) -> Result<Response, Problem> {
+pub(super) async fn answer(http: &Http, request: Request, watch: &Watch) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let mut body = Some(body);
     let answered = answer_to(http, head, &mut body).await;
-    if let Some(unread) = body.filter(|_| answered.is_err()) {
+    if let (Some(unread), Err(problem)) = (body, &answered) {
         // Who is still sending may not hear what is said meanwhile.
         let bounds = http.server.live().config.bounds.clone();
-        body::drain(unread, bounds.max_body * BATCH_BODY, bounds.body_timeout.0).await;
+        let is_slow = problem.status() == StatusCode::REQUEST_TIMEOUT;
+        if is_slow || !body::drain(unread, bounds.max_body * BATCH_BODY, bounds.body_timeout.0).await {
+            watch.leave_unread();
+        }
     }
     answered
 }

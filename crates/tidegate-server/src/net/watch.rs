@@ -1,6 +1,6 @@
 //! What a connection is at, and since when: so that one timer a connection is enough.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{Clock, Timestamp};
@@ -20,6 +20,8 @@ pub(crate) struct Watch {
     since: AtomicU64,
     /// Since when the client leaves an answer unread; 0 where it does not.
     unread_since: AtomicU64,
+    /// Whether the client may still be sending what nobody reads any more.
+    has_left_unread: AtomicBool,
     times: Times,
 }
 
@@ -41,7 +43,14 @@ impl Watch {
     pub(crate) fn new(times: Times) -> Self {
         let clock = Clock::system();
         let since = AtomicU64::new(clock.now().as_nanos());
-        Self { clock, phase: AtomicU8::new(NEW), since, unread_since: AtomicU64::new(0), times }
+        Self {
+            clock,
+            phase: AtomicU8::new(NEW),
+            since,
+            unread_since: AtomicU64::new(0),
+            has_left_unread: AtomicBool::new(false),
+            times,
+        }
     }
 
     fn enter(&self, phase: u8) {
@@ -78,6 +87,9 @@ impl Watch {
 
     /// A request has come whole.
     pub(crate) fn begin(&self) {
+        if self.has_left_unread() {
+            self.has_left_unread.store(false, Ordering::Relaxed);
+        }
         if self.phase.load(Ordering::Relaxed) != MANY {
             self.phase.store(BUSY, Ordering::Relaxed);
         }
@@ -88,6 +100,18 @@ impl Watch {
         if self.phase.load(Ordering::Relaxed) != MANY {
             self.enter(IDLE);
         }
+    }
+
+    /// The last request was answered and not read to its end, with which the connection ends. Streams of HTTP/2 end alone.
+    pub(crate) fn leave_unread(&self) {
+        if !self.is_http2() {
+            self.has_left_unread.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the client may still be sending what nobody reads any more.
+    pub(crate) fn has_left_unread(&self) -> bool {
+        self.has_left_unread.load(Ordering::Relaxed)
     }
 
     /// The next request has begun to come, together with the end of the last.
