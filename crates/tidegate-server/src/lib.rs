@@ -23,6 +23,7 @@ pub mod log;
 mod metrics;
 mod monitor;
 mod net;
+mod process;
 mod reload;
 mod resp;
 mod run;

@@ -235,7 +235,6 @@ impl Collector for Collected {
             "Whether the configuration in use is the last that there was: 1 if so",
             u64::from(!metrics.is_refused.load(Ordering::Relaxed)),
         ));
-        gauges.extend(process());
         let mut evictions = Vec::new();
         if let AnyStore::Memory(store) = server.live().gate.store() {
             let stats = store.stats();
@@ -261,17 +260,9 @@ impl Collector for Collected {
             let mut encoder = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             encoder.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
+        crate::process::encode(&mut encoder)?;
         self.encode_labelled(&mut encoder)
     }
-}
-
-/// What Prometheus' own libraries tell of a process, where the system tells us.
-fn process() -> Vec<Figure> {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
-    let files = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as u64);
-    let memory = pages.map(|pages| ("process_resident_memory_bytes", "Memory in use", pages * 4_096));
-    memory.into_iter().chain(files.map(|files| ("process_open_fds", "File descriptors in use", files))).collect()
 }
 
 impl Collected {
