@@ -3,6 +3,8 @@
 //! *The store decides, Rust explains*: the store hands back what it had kept and its time, and every figure of the
 //! decision is worked out here, by the code that the memory store runs.
 
+use std::collections::HashSet;
+
 use crate::algorithm::{CounterState, LogState, Step, StepState, WindowState, gcd};
 use crate::clock::Timestamp;
 use crate::cost::Cost;
@@ -49,6 +51,24 @@ pub async fn check_in_order<S: Store + ?Sized>(
         Some(error) if !is_denied => Err(error),
         _ => Ok(decisions),
     }
+}
+
+/// Runs of requests in groups, in order: within a group no two runs have a key in common, and they may be asked at a time.
+/// What is asked at a time across a network may be decided in any order.
+pub(crate) fn groups_apart<'r, R>(runs: impl Iterator<Item = &'r [R]>, key: impl Fn(&R) -> &[u8]) -> Vec<Vec<&'r [R]>> {
+    let mut groups: Vec<Vec<&[R]>> = vec![Vec::new()];
+    let mut keys: HashSet<&[u8]> = HashSet::new();
+    for run in runs {
+        if run.iter().any(|request| keys.contains(key(request))) {
+            groups.push(Vec::new());
+            keys.clear();
+        }
+        keys.extend(run.iter().map(&key));
+        if let Some(group) = groups.last_mut() {
+            group.push(run);
+        }
+    }
+    groups
 }
 
 /// What a store kept for one limit of one key, times in microseconds, amounts in thousandths.

@@ -49,7 +49,14 @@ pub trait Store: Send + Sync + 'static {
         &self,
         requests: &[(&Self::Plan, Key<'_>, Cost)],
     ) -> impl Future<Output = Vec<Result<Decision, StoreError>>> + Send {
-        join_all(requests.iter().map(|(plan, key, cost)| self.check(plan, *key, *cost)))
+        async move {
+            let mut answers = Vec::with_capacity(requests.len());
+            for group in remote::groups_apart(requests.chunks(1), |(_, key, _)| key.as_bytes()) {
+                let group = group.into_iter().flatten();
+                answers.extend(join_all(group.map(|(plan, key, cost)| self.check(plan, *key, *cost))).await);
+            }
+            answers
+        }
     }
 
     /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. One

@@ -1,7 +1,6 @@
 //! A store of whatever kind its URL names.
 
 #[cfg(feature = "redis")]
-use futures_util::future::join_all;
 use tidegate_core::{
     BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Store, StoreError, StoreHealth, Timestamp,
 };
@@ -45,6 +44,11 @@ macro_rules! whichever {
     };
 }
 
+/// Of none is anything taken.
+fn refused(count: usize, error: &StoreError) -> Vec<Result<Decision, StoreError>> {
+    (0..count).map(|_| Err(StoreError::new(error.reason(), error.to_string()))).collect()
+}
+
 #[cfg(feature = "redis")]
 fn foreign_plan() -> StoreError {
     StoreError::new(tidegate_core::Degraded::Refused, "this plan is of another store")
@@ -84,19 +88,19 @@ impl Store for AnyStore {
                 });
                 match own.collect::<Result<Vec<_>, StoreError>>() {
                     Ok(own) => Store::check_each(store, &own).await,
-                    // Of none is anything taken.
-                    Err(error) => {
-                        requests.iter().map(|_| Err(StoreError::new(error.reason(), error.to_string()))).collect()
-                    }
+                    Err(error) => refused(requests.len(), &error),
                 }
             }
             #[cfg(feature = "redis")]
             Self::Redis(store) => {
-                join_all(requests.iter().map(async |(plan, key, cost)| match &plan.0 {
-                    Kind::Redis(plan) => Store::check(store, plan, *key, *cost).await,
+                let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
+                    Kind::Redis(plan) => Ok((plan, *key, *cost)),
                     Kind::Memory(_) => Err(foreign_plan()),
-                }))
-                .await
+                });
+                match own.collect::<Result<Vec<_>, StoreError>>() {
+                    Ok(own) => store.check_each(&own).await,
+                    Err(error) => refused(requests.len(), &error),
+                }
             }
         }
     }

@@ -2,19 +2,21 @@
 
 use futures_util::future::join_all;
 
-use super::{Limiter, Shared};
+use super::Limiter;
 use crate::blocking;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::key::Key;
+use crate::remote;
 use crate::store::{Store, StoreError};
 
 /// One request under a limiter.
 pub type Each<'a, S> = (&'a Limiter<S>, Key<'a>, Cost);
 
 impl<S: Store> Limiter<S> {
-    /// Decides on a batch of requests in order, each for itself and each under its own limiter: in memory at one time, on a
-    /// remote store so that they travel together. All limiters are of one store.
+    /// Decides on a batch of requests in order, each for itself and each under its own limiter: in memory at one time; on a
+    /// remote store those of one limiter that follow one another, and those of different keys, travel together. All limiters
+    /// are of one store.
     ///
     /// # Errors
     /// If the store could not answer, and nothing stands in for it: never of a limiter that was made on a remote store.
@@ -26,8 +28,13 @@ impl<S: Store> Limiter<S> {
             return first.store().check_each(&asked).await.into_iter().collect();
         }
         let runs = requests.chunk_by(|(one, ..), (other, ..)| std::ptr::eq(&*one.shared, &*other.shared));
-        let runs = join_all(runs.map(|run| check_run(&run[0].0.shared, run))).await;
-        runs.into_iter().collect::<Result<Vec<_>, _>>().map(|runs| runs.concat())
+        let mut decisions = Vec::with_capacity(requests.len());
+        for group in remote::groups_apart(runs, |(_, key, _)| key.as_bytes()) {
+            for run in join_all(group.into_iter().map(check_run)).await {
+                decisions.extend(run?);
+            }
+        }
+        Ok(decisions)
     }
 
     /// The same at once, where the store is in this process; `None` where it is not.
@@ -37,7 +44,9 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-async fn check_run<S: Store>(limiter: &Shared<S>, run: &[Each<'_, S>]) -> Result<Vec<Decision>, StoreError> {
+/// Requests under one limiter.
+async fn check_run<S: Store>(run: &[Each<'_, S>]) -> Result<Vec<Decision>, StoreError> {
+    let Some((limiter, ..)) = run.first() else { return Ok(Vec::new()) };
     let requests: Vec<(Key<'_>, Cost)> = run.iter().map(|(_, key, cost)| (*key, *cost)).collect();
-    limiter.check_many(&requests).await
+    limiter.shared.check_many(&requests).await
 }

@@ -1,9 +1,11 @@
 //! Checks, looks, refunds and resets.
 
+use std::collections::HashMap;
+
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde::Serialize;
-use tidegate::{AnyStore, CheckError, Cost, Gate, Subject, Verdict};
+use tidegate::{AnyStore, CheckError, Cost, Gate, Store, Subject, Verdict};
 use tidegate_core::composed_key;
 
 use super::Response;
@@ -57,12 +59,36 @@ pub(super) async fn batch(server: &Server, live: &Live, batch: &Batch<'_>) -> Re
     if batch.together {
         return together(live, &asked).await;
     }
-    // In memory one after the other; across a network they travel together.
-    let ruled = join_all(asked.iter().map(|about| decide(server, &live.gate, about))).await;
+    let ruled = decide_each(server, &live.gate, &asked).await;
     let ruled = ruled.into_iter().enumerate().map(|(number, ruled)| ruled.map_err(|problem| named(number, problem)));
     let ruled = ruled.collect::<Result<Vec<Ruled>, Problem>>()?;
     let results = ruled.iter().map(|ruled| Told::of(&ruled.verdict, ruled.is_inline)).collect();
     Ok(json(&Results { results }))
+}
+
+/// Decides on each for itself: in memory one after the other, across a network so that those of different keys travel
+/// together. Those of one key are decided in order.
+async fn decide_each(server: &Server, gate: &Gate<AnyStore>, asked: &[About<'_>]) -> Vec<Result<Ruled, Problem>> {
+    let mut rows: Vec<Vec<usize>> = Vec::new();
+    let mut row_of: HashMap<_, usize> = HashMap::new();
+    for (number, about) in asked.iter().enumerate() {
+        let row = if gate.store().is_remote() { *row_of.entry(about.whose()).or_insert(rows.len()) } else { 0 };
+        match rows.get_mut(row) {
+            Some(row) => row.push(number),
+            None => rows.push(vec![number]),
+        }
+    }
+    let in_order = async |row: Vec<usize>| {
+        let mut ruled = Vec::with_capacity(row.len());
+        for number in row {
+            ruled.push((number, decide(server, gate, &asked[number]).await));
+        }
+        ruled
+    };
+    let ruled = join_all(rows.into_iter().map(in_order)).await;
+    let mut ruled: Vec<(usize, Result<Ruled, Problem>)> = ruled.into_iter().flatten().collect();
+    ruled.sort_by_key(|(number, _)| *number);
+    ruled.into_iter().map(|(_, ruled)| ruled).collect()
 }
 
 /// One request that all of them must meet.

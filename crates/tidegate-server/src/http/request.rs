@@ -89,6 +89,15 @@ pub(super) enum About<'a> {
 }
 
 impl<'a> About<'a> {
+    /// Whose count it is: those of others are never the same.
+    pub(super) fn whose(&self) -> (Option<&'a str>, &'a [u8]) {
+        let (tenant, key) = match self {
+            Self::Named(subject) => (subject.tenant, subject.key),
+            Self::Inline { key, tenant, .. } => (*tenant, key.as_bytes()),
+        };
+        (tenant.filter(|name| !name.is_empty()), key)
+    }
+
     /// What is held to a policy of the book; `None` of anything else.
     pub(super) fn subject(&self) -> Option<Subject<'a>> {
         match self {
