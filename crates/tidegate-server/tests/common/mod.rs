@@ -172,3 +172,17 @@ pub(crate) fn command(words: &[&str]) -> Vec<u8> {
     let count = parts.len();
     format!("*{count}\r\n{}", parts.concat()).into_bytes()
 }
+
+/// Policies, and one key whose count is to stay as it is.
+pub(crate) fn canary_server() -> TestServer {
+    let server = TestServer::start(config("[policies.api]\nlimits = \"fixed_window 100/day\"\n"));
+    assert_eq!(server.post("/v1/check", r#"{"policy": "api", "key": "canary", "cost": 3}"#).json()["remaining"], 97);
+    server
+}
+
+/// Nothing has been kept but the one key, which has what it had.
+pub(crate) fn assert_unharmed(server: &TestServer, after: &str) {
+    assert_eq!(server.post("/v1/peek", r#"{"policy": "api", "key": "canary"}"#).json()["remaining"], 97, "{after}");
+    assert_eq!(server.metric("tidegate_memory_keys"), 1, "{after}");
+    assert_eq!(server.metric("tidegate_panics_total"), 0, "{after}");
+}

@@ -1,10 +1,6 @@
 //! The vectors' decisions, through each protocol, on memory and on Redis.
-// Helpers of a test fail by a panic, too.
-#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
-mod common;
-
-use common::{TestServer, command, config};
+use crate::common::{TestServer, command, config};
 use tidegate::{Cost, ManualClock, Policy, Record, Timestamp};
 use tidegate_server::Config;
 use tidegate_testkit::http::HttpClient;

@@ -1,15 +1,11 @@
 //! The snippets in docs/server.md, as they are pasted.
-// Helpers of a test fail by a panic, too.
-#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
-
-mod common;
 
 use std::process::Command;
 
-use common::{TestServer, config};
+use crate::common::{TestServer, config};
 use tidegate_testkit::tools;
 
-const PAGE: &str = include_str!("../../../docs/server.md");
+const PAGE: &str = include_str!("../../../../docs/server.md");
 
 /// The blocks of a language, asking the server of this test.
 fn snippets(language: &str, server: &TestServer) -> Vec<String> {
