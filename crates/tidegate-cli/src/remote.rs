@@ -90,7 +90,6 @@ impl ServerOptions {
         };
         writeln!(std::io::stdout().lock(), "{line}").context("standard output")?;
         Ok(exit_code(match asking.what {
-            "peek" => told.remaining.map_or(told.allowed, |remaining| remaining > 0),
             "reset" => true,
             _ => told.allowed,
         }))
@@ -181,6 +180,8 @@ impl Told {
             (_, true, _) if self.delay_us > 0 => format!("allowed in {}; ", shown(micros(self.delay_us))),
             (_, true, _) => "allowed; ".to_owned(),
             (_, false, Some(wait)) => format!("denied, retry in {}; ", shown(micros(wait))),
+            // Who knows nothing of the limit does not know when, either.
+            (_, false, None) if self.degraded.is_some() && self.remaining.is_none() => "denied; ".to_owned(),
             (_, false, None) => "denied, and never allowed; ".to_owned(),
         };
         let left = match (self.limit, self.remaining) {

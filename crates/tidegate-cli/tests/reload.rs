@@ -13,8 +13,8 @@ use tidegate_testkit::http::HttpAnswer;
 use tidegate_testkit::redis::{TlsFiles, wait_for};
 
 /// Two configurations that differ in all that can be seen in an answer.
-const ONE: &str = "http.headers = \"draft-11\"\n[policies.api]\nlimits = \"fixed_window 100000/day\"\n[policies.one]\nlimits = \"1/s\"\n";
-const OTHER: &str = "http.headers = \"legacy-delta\"\n[policies.api]\nlimits = \"fixed_window 200000/day\"\n[policies.other]\nlimits = \"1/s\"\n";
+const ONE: &str = "http.headers = \"draft-11\"\n[policies.api]\nlimits = \"fixed_window 100000/300 days\"\n[policies.one]\nlimits = \"1/s\"\n";
+const OTHER: &str = "http.headers = \"legacy-delta\"\n[policies.api]\nlimits = \"fixed_window 200000/300 days\"\n[policies.other]\nlimits = \"1/s\"\n";
 
 /// Puts a file in the place of another, as editors and deployments do.
 fn replace(path: &Path, text: &str) {
@@ -70,6 +70,8 @@ fn under_load_none_fails_and_none_is_decided_by_half() {
     // Nothing that was counted was forgotten, and nothing counted twice.
     let told = server.post("/v1/peek", r#"{"policy": "api", "key": "k"}"#).json();
     assert_eq!(told["limit"].as_u64().unwrap() - told["remaining"].as_u64().unwrap(), asked.into_inner());
+    // Counted after it is in use.
+    assert!(wait_for(PATIENCE, || server.metric("tidegate_config_reloads_total") >= 6));
     assert_eq!(server.metric("tidegate_config_reloads_total"), 6);
     assert_eq!(server.metric("tidegate_config_reload_errors_total"), 0);
 }
@@ -154,13 +156,10 @@ fn tokens_and_certificates_are_read_again() {
     }
     let shown = |name: &str| folder.path().join(name).display().to_string();
     let token = folder.write("token", "first");
-    let text = format!(
-        "resp.tls = {{ cert = \"{}\", key = \"{}\" }}\n[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n{ONE}",
-        shown("redis.crt"),
-        shown("redis.key")
-    );
-    let path =
-        folder.write("serve.toml", &text.replacen(ONE, &ONE.replacen("http.headers = \"draft-11\"\n", "", 1), 1));
+    let tls = format!("resp.tls = {{ cert = \"{}\", key = \"{}\" }}\n", shown("redis.crt"), shown("redis.key"));
+    let policies = ONE.replacen("http.headers = \"draft-11\"\n", "", 1);
+    let tokens = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n");
+    let path = folder.write("serve.toml", &[&tls[..], &tokens, &policies].concat());
     let server = ServerProcess::start(&["--config", &path]);
     let status = |token: &str| {
         let fields = format!("authorization: Bearer {token}\r\n");
@@ -185,4 +184,8 @@ fn tokens_and_certificates_are_read_again() {
     std::fs::copy(others.path("redis.key"), folder.path().join("redis.key")).unwrap();
     assert!(wait_for(PATIENCE, || trusts(&others)), "{}", server.log());
     assert!(!trusts(&files));
+    // A file that is half written may be one without its tokens.
+    replace(Path::new(&path), &[tls, policies].concat());
+    server.wait_for_log("all tokens of scope check would be gone");
+    assert_eq!(status("first"), 401);
 }

@@ -133,7 +133,7 @@ fn ended_under_load_it_fails_nobody() {
 #[test]
 fn two_servers_on_one_redis_admit_the_limit_together() {
     let redis = RedisServer::start();
-    let store = format!("redis://127.0.0.1:{}/", redis.port());
+    let store = format!("redis://127.0.0.1:{}/?timeout=5s", redis.port());
     let servers = [ServerProcess::start(&["--store", &store]), ServerProcess::start(&["--store", &store])];
     let allowed = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -144,8 +144,10 @@ fn two_servers_on_one_redis_admit_the_limit_together() {
                 let mut redis = TcpStream::connect(server.resp).unwrap();
                 redis.set_nodelay(true).unwrap();
                 for _ in 0..100 {
-                    let told =
-                        client.post("/v1/check", r#"{"limits": "fixed_window 150/day", "key": "k"}"#).unwrap().json();
+                    let told = client
+                        .post("/v1/check", r#"{"limits": "fixed_window 150/300 days", "key": "k"}"#)
+                        .unwrap()
+                        .json();
                     allowed.fetch_add(u64::from(told["allowed"] == true), Ordering::Relaxed);
                     redis.write_all(b"CL.THROTTLE r 149 1 86400\r\n").unwrap();
                     let mut reply = [0; 8];
@@ -171,7 +173,7 @@ fn killed_it_goes_on_from_its_snapshot() {
     let shown = snapshot.display().to_string();
     let config = folder.write(
         "serve.toml",
-        "[store]\nsnapshot_interval = \"100ms\"\n[policies.api]\nlimits = \"fixed_window 1000/day\"\n",
+        "[store]\nsnapshot_interval = \"100ms\"\n[policies.api]\nlimits = \"fixed_window 1000/300 days\"\n",
     );
     let arguments = ["--config", &config, "--snapshot", &shown];
     let check = r#"{"policy": "api", "key": "k"}"#;
@@ -290,8 +292,9 @@ fn asked_from_the_shell() {
         "serve.toml",
         &format!(
             "[[token]]\nscopes = [\"check\", \"admin\"]\nfile = \"{token}\"\n\
-             [policies.api]\nlimits = \"fixed_window 3/hour\"\ntiers = {{ premium = \"fixed_window 30/hour\" }}\n\
-             exceptions = [{{ key = \"user:42\", tenant = \"evil\", blocked = true }}]\n"
+             [policies.api]\nlimits = \"fixed_window 3/300 days\"\ntiers = {{ premium = \"fixed_window 30/300 days\" }}\n\
+             exceptions = [{{ key = \"user:42\", tenant = \"evil\", blocked = true }}]\n\
+             [policies.watched]\nlimits = \"fixed_window 1/300 days\"\nshadow = true\n"
         ),
     );
     let server = ServerProcess::start(&["--config", &config]);
@@ -310,6 +313,10 @@ fn asked_from_the_shell() {
     assert!(code == 1 && said.starts_with("0 of 3 left"), "{said}");
     assert_eq!(ask("check", &http, &["-p", "api", "--tier", "premium", "-o", "json"]).0, 0);
     assert_eq!(ask("check", &http, &["-p", "api", "--tenant", "acme"]).0, 0);
+    // Who only watches denies nobody.
+    assert_eq!((0..2).map(|_| ask("check", &http, &["-p", "watched"]).0).sum::<i32>(), 0);
+    let (code, said) = ask("peek", &http, &["-p", "watched"]);
+    assert!(code == 0 && said.starts_with("0 of 1 left"), "{said}");
     let (code, said) = ask("reset", &admin, &["-p", "api"]);
     assert!(code == 0 && said.starts_with("3 of 3 left"), "{said}");
     let (code, said) = ask("check", &http, &["-p", "5/minute", "-o", "json"]);
@@ -353,7 +360,7 @@ fn a_second_signal_ends_it_at_once() {
 #[test]
 fn nobody_holds_up_its_end() {
     let folder = Folder::new();
-    let text = "[bounds]\nbody_timeout = \"10m\"\ndrain_timeout = \"300ms\"\n[policies.api]\nlimits = \"fixed_window 9/day\"\n";
+    let text = "[bounds]\nbody_timeout = \"10m\"\ndrain_timeout = \"300ms\"\n[policies.api]\nlimits = \"fixed_window 9/300 days\"\n";
     let config = folder.write("serve.toml", text);
     let snapshot = folder.path().join("counts").display().to_string();
     let arguments = ["--config", &config, "--snapshot", &snapshot];
@@ -401,6 +408,10 @@ fn a_snapshot_is_one_servers_alone() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(refused(&path).contains("another server uses it"));
+    // By whatever name.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(refused(&link.display().to_string()).contains("another server uses it"));
     assert!(refused("/nowhere/counts").contains("/nowhere/counts: its folder does not exist"));
     // The last one that cannot be written is an end that was not good.
     std::fs::remove_dir_all(folder.path()).unwrap();

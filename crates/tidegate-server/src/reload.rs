@@ -9,12 +9,14 @@ use notify::{RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, ConfigError, Source};
+use crate::config::{Config, ConfigError, Scope, Source};
 use crate::secrets::Secrets;
 use crate::server::{Live, Server};
 
 /// How long it is quiet before a change is looked at: files are written in pieces, links are swapped in steps.
 const QUIET: Duration = Duration::from_millis(200);
+/// How long it is waited for.
+const MOST_QUIET: Duration = Duration::from_secs(2);
 /// Where changes are not told: networks, overlays.
 const POLL: Duration = Duration::from_secs(30);
 
@@ -32,6 +34,14 @@ fn reload(server: &Server, source: &Source) -> Result<bool, ConfigError> {
         ));
     }
     let secrets = Secrets::read(&config)?;
+    for scope in [Scope::Check, Scope::Admin] {
+        if secrets.tokens.is_open(scope) && !old.secrets.tokens.is_open(scope) {
+            return Err(ConfigError::Values(format!(
+                "all tokens of scope {} would be gone, and everybody let in: expected at least one; restart to go on without",
+                scope.name()
+            )));
+        }
+    }
     if old.hash == config.hash() && old.secrets.digest == secrets.digest {
         return Ok(false);
     }
@@ -67,8 +77,8 @@ pub(crate) async fn watch(
             () = ended.cancelled() => return drop(watcher),
             Some(()) = asked.recv() => true,
             Some(()) = changes.recv() => {
-                tokio::time::sleep(QUIET).await;
-                while changes.try_recv().is_ok() {}
+                let quiet = async { while tokio::time::timeout(QUIET, changes.recv()).await.is_ok() {} };
+                let _ = tokio::time::timeout(MOST_QUIET, quiet).await;
                 false
             }
             () = tokio::time::sleep(POLL) => false,

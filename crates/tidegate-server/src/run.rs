@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate::{AnyStore, Gate, StoreUrl};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, Source};
@@ -39,9 +39,9 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     // Before it is read: whoever has it may be about to write it.
-    let _lock = config.store.snapshot.as_deref().map(snapshot::lock).transpose()?;
+    let lock = config.store.snapshot.as_deref().map(snapshot::lock).transpose()?;
     let url = store_url(&config)?;
-    serve(config, url, listeners, reloads, ready, shutdown).await
+    serve(config, url, lock, listeners, reloads, ready, shutdown).await
 }
 
 /// The same, told the time by a clock: for tests, and in no program that is shipped.
@@ -56,7 +56,7 @@ pub async fn run_at(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let url = store_url(&config)?.given_time(clock, std::time::Duration::from_secs(3_600));
-    serve(config, url, listeners, None, || {}, shutdown).await
+    serve(config, url, None, listeners, None, || {}, shutdown).await
 }
 
 /// The store's URL, with what the configuration says beside it.
@@ -79,6 +79,7 @@ fn store_url(config: &Config) -> Result<StoreUrl, ServeError> {
 async fn serve(
     config: Config,
     url: StoreUrl,
+    lock: Option<snapshot::Lock>,
     listeners: Listeners,
     reloads: Option<Reloads>,
     ready: impl FnOnce() + Send,
@@ -88,9 +89,11 @@ async fn serve(
     let gate = gate(&config, url).await?;
     let server = Arc::new(Server::new(Live::new(config, secrets, gate)));
     let ended = CancellationToken::new();
+    // Whatever becomes of this future: nothing that it has started goes on without it.
+    let _all = ended.clone().drop_guard();
     let beside = TaskTracker::new();
     beside.spawn(monitor::watch(Arc::clone(&server), ended.clone()));
-    let keeper = tokio::spawn(snapshot::keep(Arc::clone(&server), ended.clone()));
+    let keeper = tokio::spawn(snapshot::keep(Arc::clone(&server), ended.clone(), lock));
     if let Some(Reloads { source, asked }) = reloads {
         beside.spawn(reload::watch(Arc::clone(&server), source, asked, ended.clone()));
     }
@@ -135,6 +138,8 @@ struct Workers {
     /// All is dropped.
     over: CancellationToken,
     threads: Vec<std::thread::JoinHandle<()>>,
+    /// Ends the threads with whoever has started them.
+    _guards: [DropGuard; 2],
 }
 
 /// What a worker listens for.
@@ -142,8 +147,9 @@ type Listening = Box<dyn FnOnce(&Arc<Server>, &CancellationToken, &TaskTracker) 
 
 impl Workers {
     fn start(server: &Arc<Server>, listeners: Listeners) -> Result<Self, ServeError> {
-        let mut workers =
-            Self { ending: CancellationToken::new(), over: CancellationToken::new(), threads: Vec::new() };
+        let (ending, over) = (CancellationToken::new(), CancellationToken::new());
+        let _guards = [ending.clone().drop_guard(), over.clone().drop_guard()];
+        let mut workers = Self { ending, over, threads: Vec::new(), _guards };
         let mut https = listeners.http.into_iter().flat_map(|sockets| sockets.sockets);
         let mut resps = listeners.resp.into_iter().flat_map(|sockets| sockets.sockets);
         loop {
@@ -189,7 +195,7 @@ impl Workers {
     /// Takes no more connections, and waits until those there are have ended.
     /// After `bounds.drain_timeout` nobody is waited for any more.
     async fn end(self, server: &Server) {
-        let Self { ending, over, threads } = self;
+        let Self { ending, over, threads, _guards } = self;
         ending.cancel();
         let joined = tokio::task::spawn_blocking(|| threads.into_iter().for_each(|thread| drop(thread.join())));
         let mut joined = std::pin::pin!(joined);

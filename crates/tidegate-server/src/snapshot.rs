@@ -16,6 +16,7 @@ pub(crate) struct Lock(#[allow(dead_code)] File);
 
 /// Takes the file for this server alone.
 pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
+    let path = &resolved(path);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
         return Err(of(path, &"its folder does not exist"));
@@ -27,6 +28,20 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
         Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(of(path, &"another server uses it: expected a file of its own")),
         Err(error) => Err(of(path, &error)),
+    }
+}
+
+/// Of a link, the file that it stands for: that is put in the place of the one before.
+fn resolved(path: &Path) -> PathBuf {
+    if let Ok(resolved) = path.canonicalize() {
+        return resolved;
+    }
+    // It is not there yet.
+    let folder = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
+    let path = fs::read_link(path).map_or_else(|_| path.to_owned(), |target| folder(path).join(target));
+    match (folder(&path).canonicalize(), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path,
     }
 }
 
@@ -94,13 +109,12 @@ fn write_new(store: &MemoryStore, path: &Path) -> io::Result<u64> {
 }
 
 /// Writes now and then until the server ends, and once more then: an error if that cannot be done.
-pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken) -> Result<(), ServeError> {
+pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken, _lock: Option<Lock>) -> Result<(), ServeError> {
     let (path, interval) = {
         let live = server.live();
         let store = &live.config.store;
-        let Some(path) = store.snapshot.clone() else { return Ok(()) };
-        // Of a link, the file that it stands for is put in the place of the one before.
-        (path.canonicalize().unwrap_or(path), store.snapshot_interval.0)
+        let Some(path) = &store.snapshot else { return Ok(()) };
+        (resolved(path), store.snapshot_interval.0)
     };
     let mut was_good = true;
     loop {

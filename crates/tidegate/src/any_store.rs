@@ -1,6 +1,5 @@
 //! A store of whatever kind its URL names.
 
-#[cfg(feature = "redis")]
 use tidegate_core::{
     BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Store, StoreError, StoreHealth, Timestamp,
 };

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use super::masked::masked;
 use super::{Config, Listen, TlsConfig};
 
 /// What every variable of the environment that is meant begins with: `TIDEGATE__STORE__URL`.
@@ -125,25 +126,6 @@ fn overridden(file: &Table, overrides: &[Override<'_>]) -> Result<Config, Config
 
 fn understood(table: &Table) -> Result<Config, String> {
     Config::deserialize(table.clone()).map_err(|error| masked(error.message()))
-}
-
-/// Without what stands between `://` and `@`: a password may.
-fn masked(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("://") {
-        shown.push_str(before);
-        shown.push_str("://");
-        let end = after.find(|c: char| c.is_whitespace() || c == '"' || c == '\'').unwrap_or(after.len());
-        rest = match after.get(..end).and_then(|url| url.rfind('@')) {
-            Some(at) => {
-                shown.push_str("***");
-                &after[at..]
-            }
-            None => after,
-        };
-    }
-    shown + rest
 }
 
 /// The file as a table, once all of it is understood: an error points at line and column.

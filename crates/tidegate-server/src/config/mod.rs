@@ -2,6 +2,7 @@
 
 mod book;
 mod layers;
+mod masked;
 mod sections;
 mod values;
 

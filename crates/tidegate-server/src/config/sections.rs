@@ -1,6 +1,7 @@
 //! The sections of a configuration.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -233,6 +234,13 @@ impl Default for Bounds {
     }
 }
 
+impl Bounds {
+    /// How long a connection that asks nothing is kept when the server ends.
+    pub(crate) fn linger(&self) -> Duration {
+        (self.drain_timeout.0 / 4).min(Duration::from_secs(1))
+    }
+}
+
 /// What is logged, and how.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -291,4 +299,14 @@ pub enum Scope {
     Check,
     /// Metrics and resets.
     Admin,
+}
+
+impl Scope {
+    /// As it is written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Admin => "admin",
+        }
+    }
 }

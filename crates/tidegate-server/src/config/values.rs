@@ -9,6 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tidegate::{Policy, StoreUrl};
 
+use super::masked::masked;
+
 /// Reads a value that is written as text.
 fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
@@ -162,11 +164,7 @@ impl PartialEq for StoreText {
 
 impl fmt::Display for StoreText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((scheme, rest)) = self.text.split_once("://") else { return f.write_str("***") };
-        match rest.rsplit_once('@') {
-            Some((_, place)) => write!(f, "{scheme}://***@{place}"),
-            None => f.write_str(&self.text),
-        }
+        f.write_str(&masked(&self.text))
     }
 }
 

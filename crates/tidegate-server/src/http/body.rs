@@ -20,14 +20,18 @@ const MOST_WAITED_FOR: usize = 256 << 20;
 #[derive(Default)]
 pub(crate) struct Bodies(AtomicUsize);
 
-/// Room for one body.
+/// Room for what has come of one body.
 struct Room<'a>(&'a Bodies, usize);
 
-impl Bodies {
-    fn room(&self, bytes: usize) -> Option<Room<'_>> {
+impl Room<'_> {
+    /// Room for more bytes that are kept until the rest is there.
+    fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
         let more = |kept: usize| Some(kept + bytes).filter(|kept| *kept <= MOST_WAITED_FOR);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Room(self, bytes))
+        if self.0.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many bodies are on their way at a time"));
+        }
+        self.1 += bytes;
+        Ok(())
     }
 }
 
@@ -55,15 +59,12 @@ async fn read_all(body: &mut Incoming, limit: usize, patience: Duration, bodies:
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }
-    let mut reading = pin!(collect(body, limit));
+    let mut reading = pin!(collect(body, limit, Room(bodies, 0)));
     // Most often it came with the head: then no timer is needed.
     let at_once = std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
     if let Poll::Ready(read) = at_once {
         return read;
     }
-    let Some(_room) = bodies.room(limit) else {
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many bodies are on their way at a time"));
-    };
     match tokio::time::timeout(patience, reading).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {patience:?}"))),
@@ -89,7 +90,7 @@ pub(super) async fn drain(mut body: Incoming, limit: usize, patience: Duration) 
     tokio::time::timeout(patience, draining).await.unwrap_or(false)
 }
 
-async fn collect(body: &mut Incoming, limit: usize) -> Result<Bytes, Problem> {
+async fn collect(body: &mut Incoming, limit: usize, mut room: Room<'_>) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -97,6 +98,10 @@ async fn collect(body: &mut Incoming, limit: usize) -> Result<Bytes, Problem> {
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + all.len() + data.len() > limit {
             return Err(too_large(limit));
+        }
+        // The last, which most often is the first, is not waited with.
+        if !body.is_end_stream() {
+            room.grow(data.len())?;
         }
         if first.is_empty() && all.is_empty() {
             first = data;
@@ -110,4 +115,21 @@ async fn collect(body: &mut Incoming, limit: usize) -> Result<Bytes, Problem> {
 
 fn too_large(limit: usize) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {limit} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_what_has_come() {
+        let bodies = Bodies::default();
+        let (mut one, mut other) = (Room(&bodies, 0), Room(&bodies, 0));
+        assert!(one.grow(MOST_WAITED_FOR - 10).is_ok() && other.grow(10).is_ok());
+        assert!(other.grow(1).is_err() && one.grow(1).is_err());
+        drop(one);
+        assert!(other.grow(MOST_WAITED_FOR - 10).is_ok() && other.grow(1).is_err());
+        drop(other);
+        assert_eq!(bodies.0.into_inner(), 0);
+    }
 }

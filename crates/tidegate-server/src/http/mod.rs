@@ -93,7 +93,13 @@ impl Protocol for Http {
 
     fn times(&self, server: &Server) -> Times {
         let bounds = &server.live().config.bounds;
-        Times { head: bounds.head_timeout.0, idle: bounds.idle_timeout.0, write: bounds.write_timeout.0 }
+        Times {
+            head: bounds.head_timeout.0,
+            idle: bounds.idle_timeout.0,
+            write: bounds.write_timeout.0,
+            linger: bounds.linger(),
+            may_be_http2: true,
+        }
     }
 
     fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections> {

@@ -11,8 +11,8 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::watch::Watch;
 
-/// How long a connection that asks nothing is kept when the server ends: its client may just be sending something.
-const LINGER: Duration = Duration::from_millis(500);
+/// How long one of HTTP/2 that was told to end may take to.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// A connection that can be asked to end once what it is at is done.
 pub(crate) trait Drains: Future<Output = ()> + Unpin {
@@ -27,6 +27,8 @@ pub(crate) struct Guarded<C> {
     ending: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// When what asks nothing is ended, once the server ends.
     linger: Option<Pin<Box<Sleep>>>,
+    /// Whether it was told to end because it has taken too long.
+    is_told: bool,
 }
 
 impl<C: Drains> Guarded<C> {
@@ -38,6 +40,7 @@ impl<C: Drains> Guarded<C> {
             timer: Box::pin(tokio::time::sleep(left)),
             ending: Some(Box::pin(ending)),
             linger: None,
+            is_told: false,
         }
     }
 
@@ -45,6 +48,13 @@ impl<C: Drains> Guarded<C> {
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         while self.timer.as_mut().poll(context).is_ready() {
             match self.watch.time_left() {
+                // Of many requests one may just be on its way: it is told first which of them were heard.
+                None if self.watch.is_http2() && !self.is_told => {
+                    self.is_told = true;
+                    self.connection.drain();
+                    self.timer.as_mut().reset(after(GOODBYE));
+                    context.waker().wake_by_ref();
+                }
                 None => return true,
                 // Not to be looked at again and again within the timer's own tick.
                 Some(left) => self.timer.as_mut().reset(after(left.max(Duration::from_millis(5)))),
@@ -59,8 +69,7 @@ impl<C: Drains> Guarded<C> {
             && ending.as_mut().poll(context).is_ready()
         {
             self.ending = None;
-            let linger = if self.watch.is_http2() { Duration::ZERO } else { LINGER };
-            self.linger = Some(Box::pin(tokio::time::sleep(linger)));
+            self.linger = Some(Box::pin(tokio::time::sleep(self.watch.linger())));
         }
         if let Some(linger) = &mut self.linger
             && linger.as_mut().poll(context).is_ready()

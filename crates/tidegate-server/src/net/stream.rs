@@ -34,6 +34,20 @@ impl Stream {
     pub(crate) fn watch(&self) -> &Arc<Watch> {
         &self.watch
     }
+
+    /// TLS takes what it is given long before the client does.
+    fn has_written(&self, is_taken: bool) {
+        if !is_taken || matches!(self.transport, Transport::Clear(_)) {
+            self.watch.has_written(is_taken);
+        }
+    }
+
+    /// In clear this says nothing: it is never waited for.
+    fn has_flushed(&self, is_taken: bool) {
+        if matches!(self.transport, Transport::Tls(_)) {
+            self.watch.has_written(is_taken);
+        }
+    }
 }
 
 /// Calls the same of whichever it is.
@@ -68,7 +82,7 @@ impl AsyncRead for Stream {
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = whichever!(self, |stream| stream.poll_write(context, bytes));
-        self.watch.has_written(written.is_ready());
+        self.has_written(written.is_ready());
         written
     }
 
@@ -78,7 +92,7 @@ impl AsyncWrite for Stream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = whichever!(self, |stream| stream.poll_write_vectored(context, slices));
-        self.watch.has_written(written.is_ready());
+        self.has_written(written.is_ready());
         written
     }
 
@@ -90,10 +104,14 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        whichever!(self, |stream| stream.poll_flush(context))
+        let flushed = whichever!(self, |stream| stream.poll_flush(context));
+        self.has_flushed(flushed.is_ready());
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        whichever!(self, |stream| stream.poll_shutdown(context))
+        let shut = whichever!(self, |stream| stream.poll_shutdown(context));
+        self.has_flushed(shut.is_ready());
+        shut
     }
 }

@@ -11,6 +11,10 @@ pub(crate) struct Times {
     pub(crate) head: Duration,
     pub(crate) idle: Duration,
     pub(crate) write: Duration,
+    /// How long one that asks nothing is kept when the server ends: its client may just be sending something.
+    pub(crate) linger: Duration,
+    /// Whether many requests may come at a time.
+    pub(crate) may_be_http2: bool,
 }
 
 /// What a connection is at. Shared by its stream, which sees the bytes, its service, which sees the requests, and its timer.
@@ -31,13 +35,13 @@ const IDLE: u8 = 0;
 const HEAD: u8 = 1;
 /// A request is being answered.
 const BUSY: u8 = 2;
-/// HTTP/2, which has its own ways: only long silence ends it.
+/// HTTP/2, which has its own ways: only a long time without a request ends it.
 const MANY: u8 = 3;
 /// No byte has come yet.
 const NEW: u8 = 4;
 
-/// Behind this come many requests at a time.
-const HTTP2_BEGINS: &[u8] = b"PRI ";
+/// Behind this come many requests at a time. Where it comes in pieces, the first request tells.
+const HTTP2_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl Watch {
     pub(crate) fn new(times: Times) -> Self {
@@ -61,9 +65,9 @@ impl Watch {
     /// Bytes have come.
     pub(super) fn has_read(&self, bytes: &[u8]) {
         match self.phase.load(Ordering::Relaxed) {
-            NEW if bytes.starts_with(HTTP2_BEGINS) => self.enter(MANY),
+            NEW if self.times.may_be_http2 && bytes.starts_with(HTTP2_BEGINS) => self.enter(MANY),
             NEW | IDLE if !bytes.is_empty() => self.enter(HEAD),
-            MANY => self.enter(MANY),
+            // Of many, other bytes than those of requests: answers to our pings are not asked for by anybody.
             _ => {}
         }
     }
@@ -97,9 +101,11 @@ impl Watch {
 
     /// It is answered, and the next may come.
     pub(crate) fn end(&self) {
-        if self.phase.load(Ordering::Relaxed) != MANY {
-            self.enter(IDLE);
-        }
+        self.enter(if self.is_http2() { MANY } else { IDLE });
+    }
+
+    pub(super) fn linger(&self) -> Duration {
+        if self.is_http2() { Duration::ZERO } else { self.times.linger }
     }
 
     /// The last request was answered and not read to its end, with which the connection ends. Streams of HTTP/2 end alone.

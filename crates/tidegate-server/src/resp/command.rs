@@ -15,6 +15,8 @@ const REDIS_VERSION: &str = "7.4.0";
 pub(super) enum Then {
     GoOn,
     Close,
+    /// While the client may still be sending.
+    CloseUnread,
 }
 
 /// What a command is, by its name.

@@ -28,6 +28,11 @@ const MOST_READ: usize = 64 * 1024;
 /// Replies that are sent before more is decided.
 const MOST_REPLIES: usize = 64 * 1024;
 
+/// Of what a client goes on sending after the last reply, so much is read.
+const MOST_UNREAD: usize = 8 << 20;
+/// And for so long.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Who is at the other end.
 pub(super) struct Session {
     pub(super) id: i64,
@@ -87,13 +92,19 @@ impl Talk {
     async fn run(mut self, ending: &Notify) {
         let mut chunk = FIRST_READ;
         let mut ended = std::pin::pin!(ending.notified());
+        let mut is_last = false;
         loop {
             self.input.reserve(chunk);
             let room = self.input.capacity() - self.input.len();
+            // What has come by the end is answered, and no more, however much is sent.
             let read = tokio::select! {
                 biased;
+                () = &mut ended, if !is_last => {
+                    is_last = true;
+                    continue;
+                }
                 read = self.stream.read_buf(&mut self.input) => read,
-                () = &mut ended => return self.end().await,
+                () = std::future::ready(()), if is_last => return self.end().await,
             };
             match read {
                 Ok(0) | Err(_) => return,
@@ -103,8 +114,11 @@ impl Talk {
             let answered = self.answer();
             #[cfg(feature = "otel")]
             let answered = tracing::Instrument::instrument(answered, crate::trace::pipeline());
-            if answered.await == Then::Close {
-                return self.end().await;
+            match answered.await {
+                Then::Close => return self.end().await,
+                Then::CloseUnread => return self.end_unread().await,
+                Then::GoOn if is_last => return self.end_unread().await,
+                Then::GoOn => {}
             }
         }
     }
@@ -112,6 +126,24 @@ impl Talk {
     /// Ends the connection so that what was answered arrives.
     async fn end(mut self) {
         let _ = self.stream.shutdown().await;
+    }
+
+    /// The same for a client that is still sending: that is read, up to a bound, as a connection that is closed over bytes
+    /// that nobody has read is reset, and takes replies with it.
+    async fn end_unread(mut self) {
+        let reading = async {
+            self.stream.shutdown().await?;
+            let mut left = MOST_UNREAD;
+            while left > 0 {
+                self.input.clear();
+                match self.stream.read_buf(&mut self.input).await? {
+                    0 => break,
+                    read => left = left.saturating_sub(read),
+                }
+            }
+            Ok::<(), std::io::Error>(())
+        };
+        let _ = tokio::time::timeout(UNREAD_PATIENCE, reading).await;
     }
 
     /// Answers all commands that have come whole.
@@ -139,7 +171,7 @@ impl Talk {
                     batch.flush(&mut self.replies).await;
                     server.metrics.refused(Spoken::Resp);
                     self.replies.error(&format!("ERR {text}"));
-                    break Then::Close;
+                    break Then::CloseUnread;
                 }
             }
             if self.replies.bytes.len() + batch.expected() > MOST_REPLIES {
@@ -154,10 +186,12 @@ impl Talk {
             self.stream.watch().end();
         }
         drop(batch);
-        self.keep_rest(input, at);
         let after = server.clock.now().as_nanos().saturating_sub(begun.as_nanos());
         server.metrics.answered(Spoken::Resp, count, Duration::from_nanos(after));
-        if self.send().await.is_err() { Then::Close } else { then }
+        let is_sent = self.send().await.is_ok();
+        // Who is slow to read these has not begun to be slow to ask.
+        self.keep_rest(input, at);
+        if is_sent { then } else { Then::Close }
     }
 
     /// What has come of the next command.
@@ -192,12 +226,13 @@ impl Talk {
             return Then::GoOn;
         }
         batch.flush(&mut self.replies).await;
-        if words[0].eq_ignore_ascii_case(b"DEL") {
-            self.delete(&words[1..], live).await;
-            return Then::GoOn;
-        }
         let at = self.replies.bytes.len();
-        let then = command::answer(&words, &mut self.session, live, &mut self.replies);
+        let then = if words[0].eq_ignore_ascii_case(b"DEL") {
+            self.delete(&words[1..], live).await;
+            Then::GoOn
+        } else {
+            command::answer(&words, &mut self.session, live, &mut self.replies)
+        };
         // It may have said who is there.
         self.session.may_check = self.session.may(live, Scope::Check);
         if self.replies.bytes.get(at) == Some(&b'-') {

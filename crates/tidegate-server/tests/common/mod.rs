@@ -10,6 +10,7 @@ use tidegate_server::config::Listen;
 use tidegate_server::{Config, Listeners, Source, run, run_at};
 use tidegate_testkit::Folder;
 use tidegate_testkit::http::{HttpAnswer, HttpClient};
+use tidegate_testkit::redis::RedisServer;
 use tokio::sync::oneshot;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,6 +34,11 @@ pub(crate) fn config(text: &str) -> Config {
     config
 }
 
+/// Counts on this Redis, however slow the machine is: what is late would be decided without it.
+pub(crate) fn on_redis(redis: &RedisServer) -> String {
+    format!("store.url = \"redis://127.0.0.1:{}/?timeout=5s\"\n", redis.port())
+}
+
 impl TestServer {
     pub(crate) fn start(config: Config) -> Self {
         Self::start_with(config, None)
@@ -48,6 +54,11 @@ impl TestServer {
         // Bound already: who connects waits until it is served.
         assert_eq!(server.client().get("/readyz").unwrap().status, 200);
         server
+    }
+
+    /// One whose time does not pass.
+    pub(crate) fn start_timeless(text: &str) -> Self {
+        Self::start_at(&ManualClock::new(), config(text))
     }
 
     /// One that does not speak in clear.
@@ -175,7 +186,7 @@ pub(crate) fn command(words: &[&str]) -> Vec<u8> {
 
 /// Policies, and one key whose count is to stay as it is.
 pub(crate) fn canary_server() -> TestServer {
-    let server = TestServer::start(config("[policies.api]\nlimits = \"fixed_window 100/day\"\n"));
+    let server = TestServer::start(config("[policies.api]\nlimits = \"fixed_window 100/300 days\"\n"));
     assert_eq!(server.post("/v1/check", r#"{"policy": "api", "key": "canary", "cost": 3}"#).json()["remaining"], 97);
     server
 }

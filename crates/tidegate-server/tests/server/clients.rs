@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{TestServer, config};
+use crate::common::{TestServer, config, on_redis};
 use tidegate_testkit::Folder;
 use tidegate_testkit::redis::{RedisServer, TlsFiles};
 use tidegate_testkit::tools;
@@ -34,7 +34,7 @@ fn redis_cli(server: &TestServer, arguments: &[&str]) -> String {
 
 #[test]
 fn redis_cli_as_it_is() {
-    let server = TestServer::start(config(""));
+    let server = TestServer::start_timeless("");
     assert_eq!(redis_cli(&server, &["PING"]), "PONG\n");
     assert_eq!(redis_cli(&server, &["CL.THROTTLE", "user123", "15", "30", "60"]), "0\n16\n15\n-1\n2\n");
     assert_eq!(redis_cli(&server, &["-3", "cl.throttle", "other", "0", "1", "60", "1"]), "0\n1\n0\n-1\n60\n");
@@ -84,7 +84,7 @@ print("good")
 
 #[test]
 fn redis_py() {
-    let server = TestServer::start(config(""));
+    let server = TestServer::start_timeless("");
     let port = server.resp.port().to_string();
     assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, ""])), "good\n");
 }
@@ -123,7 +123,7 @@ fn node(server: &TestServer, token: &str) -> String {
 
 #[test]
 fn ioredis_and_node_redis() {
-    let server = TestServer::start(config(""));
+    let server = TestServer::start_timeless("");
     assert_eq!(node(&server, ""), "good\n");
 }
 
@@ -134,7 +134,7 @@ fn who_has_no_token_is_not_answered() {
     let text = format!(
         "[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n[[token]]\nscopes = [\"admin\"]\nfile = \"{admin}\"\n{POLICIES}"
     );
-    let server = TestServer::start(config(&text));
+    let server = TestServer::start_timeless(&text);
     let body = r#"{"policy": "api", "key": "k"}"#;
     let ask = |fields: &str| server.client().post_with("/v1/check", fields, body).unwrap();
     for fields in ["", "authorization: Bearer\r\n", "authorization: Bearer x\r\n", "authorization: Basic c-secret\r\n"]
@@ -173,11 +173,12 @@ fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
     let folder = Folder::new();
     let check = folder.write("check", "c-secret\n");
     let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n");
-    let server = TestServer::start(config(&text));
+    let server = TestServer::start_timeless(&text);
     let mut client = server.resp();
     client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"AUTH c-secret\r\n", "+OK\r\n");
     client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
+    assert_eq!(server.metric("tidegate_requests_refused_total{protocol=\"resp\"}"), 1);
     client.expect(b"DEL k\r\n", "-NOPERM keys may not be reset here: expected a token of scope admin\r\n");
     client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:1\r\n:1\r\n:0\r\n:60\r\n:60\r\n");
 }
@@ -186,8 +187,8 @@ fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
 #[test]
 fn on_redis_a_reset_is_felt_at_once() {
     let redis = RedisServer::start();
-    let server = TestServer::start(config(&format!("store.url = \"redis://127.0.0.1:{}/\"\n", redis.port())));
-    let check = r#"{"limits": "fixed_window 1/day", "key": "k"}"#;
+    let server = TestServer::start(config(&on_redis(&redis)));
+    let check = r#"{"limits": "fixed_window 1/300 days", "key": "k"}"#;
     for round in 0..20 {
         let mut client = server.resp();
         client.expect(b"CL.THROTTLE k 0 1 86400\r\n", "*5\r\n:0\r\n");
@@ -204,14 +205,14 @@ fn on_redis_a_reset_is_felt_at_once() {
 #[test]
 fn a_batch_on_redis_is_decided_in_order() {
     let redis = RedisServer::start();
-    let text = format!("store.url = \"redis://127.0.0.1:{}/\"\n{POLICIES}", redis.port());
-    let server = TestServer::start(config(&text));
+    let server = TestServer::start(config(&format!("{}{POLICIES}", on_redis(&redis))));
     let expected = |number: usize| number.is_multiple_of(2) || number / 2 < 40;
     for round in 0..20 {
         // Some of it may have to be asked again, and others not.
         redis.command(&["SCRIPT", "FLUSH"]);
-        let one =
-            format!(r#"{{"policy": "api", "key": "{round}"}}, {{"limits": "fixed_window 40/day", "key": "{round}"}}"#);
+        let one = format!(
+            r#"{{"policy": "api", "key": "{round}"}}, {{"limits": "fixed_window 40/300 days", "key": "{round}"}}"#
+        );
         let body = format!(r#"{{"checks": [{}]}}"#, vec![&one[..]; 100].join(","));
         let answer = server.post("/v1/check:batch", &body).json();
         let results = answer["results"].as_array().unwrap();
@@ -228,7 +229,7 @@ fn a_batch_on_redis_is_decided_in_order() {
 #[test]
 fn a_pipeline_on_redis_is_decided_in_order() {
     let redis = RedisServer::start();
-    let server = TestServer::start(config(&format!("store.url = \"redis://127.0.0.1:{}/\"\n", redis.port())));
+    let server = TestServer::start(config(&on_redis(&redis)));
     let mut client = server.resp();
     for round in 0..20 {
         redis.command(&["SCRIPT", "FLUSH"]);
@@ -241,7 +242,7 @@ fn a_pipeline_on_redis_is_decided_in_order() {
 
 #[test]
 fn curl_in_clear_and_by_http_2() {
-    let server = TestServer::start(config(POLICIES));
+    let server = TestServer::start_timeless(POLICIES);
     let url = format!("http://{}/v1/check?status=429", server.http);
     let body = r#"{"policy": "api", "key": "curl", "cost": 40}"#;
     let asked = |arguments: &[&str]| {
@@ -360,7 +361,7 @@ fn curl_hears_every_refusal_by_http_2() {
 fn a_look_says_whether_one_more_would_go_on() {
     let server = TestServer::start(config(POLICIES));
     let ask = |path: &str, body: &str| server.post(path, body).json();
-    let inline = r#"{"limits": "fixed_window 1/day", "key": "k"}"#;
+    let inline = r#"{"limits": "fixed_window 1/300 days", "key": "k"}"#;
     assert_eq!(ask("/v1/peek", inline)["allowed"], true);
     assert_eq!(ask("/v1/check", inline)["allowed"], true);
     let told = ask("/v1/peek", inline);

@@ -8,4 +8,5 @@ mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod docs;
+mod patience;
 mod vectors;

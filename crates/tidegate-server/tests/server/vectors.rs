@@ -1,6 +1,6 @@
 //! The vectors' decisions, through each protocol, on memory and on Redis.
 
-use crate::common::{TestServer, command, config};
+use crate::common::{TestServer, command, config, on_redis};
 use tidegate::{Cost, ManualClock, Policy, Record, Timestamp};
 use tidegate_server::Config;
 use tidegate_testkit::http::HttpClient;
@@ -61,7 +61,7 @@ fn http_on_memory() {
 #[test]
 fn http_on_redis() {
     let redis = RedisServer::start();
-    through_http(on(&format!("redis://127.0.0.1:{}/", redis.port())));
+    through_http(config(&on_redis(&redis)));
 }
 
 /// Cases of one bucket in whole numbers and whole seconds: what the commands of Redis clients can say. Answers how many.
@@ -119,7 +119,7 @@ fn resp_on_memory() {
 #[test]
 fn resp_on_redis() {
     let redis = RedisServer::start();
-    let config = on(&format!("redis://127.0.0.1:{}/", redis.port()));
+    let config = config(&on_redis(&redis));
     through_resp(config.clone());
     walk_through_resp(config, 1_000);
 }
@@ -177,7 +177,7 @@ const CELL: [(u64, u64, [i64; 5]); 15] = [
 #[test]
 fn as_redis_cell_answers() {
     let redis = RedisServer::start();
-    for config in [on("memory://"), on(&format!("redis://127.0.0.1:{}/", redis.port()))] {
+    for config in [on("memory://"), config(&on_redis(&redis))] {
         let clock = ManualClock::new();
         let server = TestServer::start_at(&clock, config);
         let mut client = server.resp();

@@ -1,0 +1,55 @@
+//! Texts without the passwords that stand in them.
+
+/// What a password of a URL's query is called: `password`, `sentinel_password`.
+const PASSWORD: &str = "password=";
+
+/// Without what stands between `://` and `@`, and without what a query calls a password. Up to the end of the line, as
+/// what is in a password may look like the end of anything else.
+pub(super) fn masked(text: &str) -> String {
+    text.split_inclusive('\n').map(|line| without_queried(&without_login(line))).collect()
+}
+
+fn without_login(line: &str) -> String {
+    let Some((before, after)) = line.split_once("://") else { return line.to_owned() };
+    match after.rsplit_once('@') {
+        Some((_, place)) => format!("{before}://***@{place}"),
+        None => line.to_owned(),
+    }
+}
+
+fn without_queried(line: &str) -> String {
+    let mut parts = line.split(PASSWORD);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(['&', '"', '\n']).unwrap_or(part.len());
+        shown.push_str(PASSWORD);
+        shown.push_str("***");
+        shown.push_str(part.get(end..).unwrap_or_default());
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::masked;
+
+    #[test]
+    fn no_password_is_left() {
+        for (text, shown) in [
+            ("memory://", "memory://"),
+            ("redis://127.0.0.1/?timeout=1s", "redis://127.0.0.1/?timeout=1s"),
+            ("redis://user:pa@ss@h/0", "redis://***@h/0"),
+            (
+                "redis+sentinel://h/m?sentinel_password=s&timeout=1s",
+                "redis+sentinel://h/m?sentinel_password=***&timeout=1s",
+            ),
+            ("url = \"redis://u:p'w x@h/?colour=1\"\n  ^\nb", "url = \"redis://***@h/?colour=1\"\n  ^\nb"),
+            (
+                "url = \"redis+sentinel://u:p@h/m?sentinel_password=s\"\n",
+                "url = \"redis+sentinel://***@h/m?sentinel_password=***\"\n",
+            ),
+        ] {
+            assert_eq!(masked(text), shown);
+        }
+    }
+}
