@@ -70,9 +70,15 @@ fn who_asks_is_answered_and_the_others_are_closed() {
     (0..500).for_each(|_| assert!(ask()));
     let before = server.memory();
 
-    let mut connections: Vec<TcpStream> =
-        (0..IDLE).map(|number| connect(if number % 2 == 0 { server.http } else { server.resp })).collect();
-    connections.extend((0..HOSTILE).map(|number| attack(&server, number)));
+    let mut connections = Vec::with_capacity(IDLE + HOSTILE);
+    for number in 0..IDLE + HOSTILE {
+        connections.push(match number {
+            0..IDLE => connect(if number % 2 == 0 { server.http } else { server.resp }),
+            _ => attack(&server, number),
+        });
+        // So that it is not idle itself.
+        assert!(number % 100 != 0 || ask());
+    }
     (0..500).for_each(|_| assert!(ask()));
     let each = server.memory().saturating_sub(before) / (IDLE + HOSTILE) as u64;
     assert!(each <= 64 * 1024, "{each} bytes a connection");
@@ -113,6 +119,13 @@ fn a_request_that_does_not_come_is_not_waited_for() {
     for client in &mut clients {
         client.send(b"PO").unwrap();
         assert!(client.is_ended());
+    }
+    // As HTTP/2 begins, but it is not: byte by byte it could go on for ever.
+    for address in [server.http, server.resp] {
+        let mut client = HttpClient::connect(address).unwrap();
+        client.send(b"PRI / HTTP/1.1\r\nx: ").unwrap();
+        let is_cut = || client.send(b"y").is_err();
+        assert!(wait_for(PATIENCE, is_cut));
     }
 }
 

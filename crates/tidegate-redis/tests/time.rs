@@ -21,14 +21,28 @@ const POLICIES: [(&str, Duration); 7] = [
     ("gcra 5/minute", Duration::from_secs(60)),
 ];
 
+/// The server's time.
+fn now_us(server: &RedisServer) -> u64 {
+    let Value::Array(time) = server.command(&["TIME"]) else { panic!("TIME answers an array") };
+    number(&time[0]) * 1_000_000 + number(&time[1])
+}
+
+/// How far the clock must be put forward for a minute to have just begun: none ends in the middle of a test.
+fn to_the_next_minute(server: &RedisServer) -> i64 {
+    const MINUTE_US: u64 = 60_000_000;
+    i64::try_from(MINUTE_US + 1_000_000 - now_us(server) % MINUTE_US).unwrap()
+}
+
 #[test]
 fn a_clock_that_steps_back_locks_nobody_out() {
     let clock = ShiftedClock::make();
     let server = RedisServer::start_with_clock(&clock);
+    let start = to_the_next_minute(&server);
+    let shift_micros = |shift: i64| clock.shift_micros(start + shift);
     for (policy, refill) in POLICIES {
         let limiter = closed(&server.url(), policy);
         for (step, shift) in [0, -HOUR_US, -25 * HOUR_US, -26 * HOUR_US].into_iter().enumerate() {
-            clock.shift_micros(shift);
+            shift_micros(shift);
             // Used up before the step, or refilled by nothing but it.
             admitted(&limiter, "k", 6);
             let decision = limiter.check("k").wait().unwrap();
@@ -37,15 +51,15 @@ fn a_clock_that_steps_back_locks_nobody_out() {
             assert!(decision.retry_after().unwrap() <= refill, "{policy}, step {step}: {decision:?}");
             assert!(decision.reset_after() <= refill, "{policy}, step {step}: {decision:?}");
             // And it is as it says: one refill later everything is free.
-            clock.shift_micros(shift + i64::try_from(refill.as_micros()).unwrap());
+            shift_micros(shift + i64::try_from(refill.as_micros()).unwrap());
             assert_eq!(admitted(&limiter, "k", 20), 5, "{policy}, step {step}");
         }
         // And forward again: at most one capacity more.
-        clock.shift_micros(0);
+        shift_micros(0);
         assert!(admitted(&limiter, "k", 20) <= 5, "{policy}");
-        clock.shift_micros(HOUR_US);
+        shift_micros(HOUR_US);
         assert_eq!(admitted(&limiter, "k", 20), 5, "{policy}");
-        clock.shift_micros(0);
+        shift_micros(0);
     }
 }
 
@@ -91,19 +105,17 @@ fn number(value: &Value) -> u64 {
 /// after.
 #[test]
 fn nothing_expires_before_its_time() {
-    let server = RedisServer::start();
-    let now_us = || {
-        let Value::Array(time) = server.command(&["TIME"]) else { panic!("TIME answers an array") };
-        number(&time[0]) * 1_000_000 + number(&time[1])
-    };
+    let clock = ShiftedClock::make();
+    let server = RedisServer::start_with_clock(&clock);
+    clock.shift_micros(to_the_next_minute(&server));
     let names = ["fw/1m", "ff/1m", "sl/1m", "sc/1m", "tb/1m", "lb/1m", "gc/1m"];
     for ((policy, _), name) in POLICIES.into_iter().zip(names) {
         let limiter = closed(&server.url(), policy);
         for round in 0..20 {
             let key = format!("{round}");
-            let before = now_us();
+            let before = now_us(&server);
             let decision = limiter.check(&key).cost(0.777).wait().unwrap();
-            let after = now_us();
+            let after = now_us(&server);
             let reset = u64::try_from(decision.reset_after().as_micros()).unwrap();
             let expires = 1_000 * number(&server.command(&["PEXPIRETIME", &format!("tg:{name}:{{{key}}}")]));
             assert!(expires >= before + reset, "{policy}: {} µs too early", before + reset - expires);
