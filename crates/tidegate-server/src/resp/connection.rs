@@ -3,15 +3,16 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate::{AnyStore, CheckError, Cost, Key, Limiter};
+use tidegate::{CheckError, Key};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
+use super::batch::Batch;
 use super::command::{self, Then};
 use super::frame::{self, Frame, Words};
 use super::reply::{Replies, Version};
@@ -52,17 +53,24 @@ impl Session {
 /// A connection, as a future that ends when it does.
 pub(super) struct Connection {
     talking: Pin<Box<dyn Future<Output = ()> + Send>>,
-    is_ending: Arc<Notify>,
+    ending: Arc<Ending>,
+}
+
+/// The end, and who waits for it.
+#[derive(Default)]
+struct Ending {
+    has_begun: AtomicBool,
+    begins: Notify,
 }
 
 impl Connection {
     pub(super) fn new(server: Arc<Server>, stream: Stream) -> Self {
         static NEXT: AtomicI64 = AtomicI64::new(1);
-        let is_ending = Arc::new(Notify::new());
+        let ending = Arc::new(Ending::default());
         let session = Session::new(NEXT.fetch_add(1, Ordering::Relaxed));
         let talk = Talk { server, stream, session, replies: Replies::default(), input: Vec::new() };
-        let ending = Arc::clone(&is_ending);
-        Self { talking: Box::pin(async move { talk.run(&ending).await }), is_ending }
+        let known = Arc::clone(&ending);
+        Self { talking: Box::pin(async move { talk.run(&known).await }), ending }
     }
 }
 
@@ -76,7 +84,8 @@ impl Future for Connection {
 
 impl Drains for Connection {
     fn drain(&mut self) {
-        self.is_ending.notify_one();
+        self.ending.has_begun.store(true, Ordering::Relaxed);
+        self.ending.begins.notify_one();
     }
 }
 
@@ -89,22 +98,18 @@ struct Talk {
 }
 
 impl Talk {
-    async fn run(mut self, ending: &Notify) {
+    async fn run(mut self, ending: &Ending) {
         let mut chunk = FIRST_READ;
-        let mut ended = std::pin::pin!(ending.notified());
-        let mut is_last = false;
+        let mut ended = std::pin::pin!(ending.begins.notified());
         loop {
             self.input.reserve(chunk);
             let room = self.input.capacity() - self.input.len();
             // What has come by the end is answered, and no more, however much is sent.
+            let is_last = ending.has_begun.load(Ordering::Relaxed);
             let read = tokio::select! {
                 biased;
-                () = &mut ended, if !is_last => {
-                    is_last = true;
-                    continue;
-                }
                 read = self.stream.read_buf(&mut self.input) => read,
-                () = std::future::ready(()), if is_last => return self.end().await,
+                () = &mut ended => return self.end().await,
             };
             match read {
                 Ok(0) | Err(_) => return,
@@ -282,48 +287,4 @@ async fn forget(keys: &[&[u8]], live: &Live) -> Result<(), CheckError> {
         limiter.reset(key).await?;
     }
     Ok(())
-}
-
-/// Requests that will be decided at one time.
-struct Batch<'s, 'i> {
-    server: &'s Server,
-    asked: SmallVec<[Throttle<'i>; 4]>,
-}
-
-/// How long a reply to one is, about.
-const REPLY: usize = 32;
-
-impl Batch<'_, '_> {
-    /// How long the replies will be, about.
-    fn expected(&self) -> usize {
-        self.asked.len() * REPLY
-    }
-
-    /// Decides on all of them, and writes the replies in their order.
-    async fn flush(&mut self, replies: &mut Replies) {
-        if self.asked.is_empty() {
-            return;
-        }
-        let asked = std::mem::take(&mut self.asked);
-        let each: SmallVec<[(&Limiter<AnyStore>, Key<'_>, Cost); 4]> = asked
-            .iter()
-            // None of them is empty: that was refused before.
-            .filter_map(|one| Some((&one.limiter, Key::new(one.key).ok()?, one.cost)))
-            .collect();
-        let decided = match Limiter::check_each_at_once(&each) {
-            Some(decided) => decided,
-            None => Limiter::check_each(&each).await,
-        };
-        match decided {
-            Ok(decisions) => {
-                for (one, decision) in asked.iter().zip(&decisions) {
-                    if one.cost > Cost::ZERO {
-                        self.server.metrics.inline(decision);
-                    }
-                    replies.five(one.form.reply(decision));
-                }
-            }
-            Err(error) => asked.iter().for_each(|_| replies.error(&format!("ERR {error}"))),
-        }
-    }
 }

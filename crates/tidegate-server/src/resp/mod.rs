@@ -1,6 +1,7 @@
 //! RESP: what Redis clients speak. Parse, decide, render; a pipeline is read whole, decided at one time where nothing else
 //! comes in between, and answered in one write.
 
+mod batch;
 mod command;
 mod connection;
 mod frame;
