@@ -1,5 +1,6 @@
 //! What is done with this repository, in one place: `cargo xtask test`, `cargo xtask bench`.
 
+mod dist;
 mod tools;
 
 use std::path::Path;
@@ -22,6 +23,8 @@ enum Task {
     Test,
     /// Check the format, the lints and the documentation
     Lint,
+    /// Build the static binary that is handed out: target/dist/tidegate
+    Dist,
     /// Measure against peers in the same run: `cargo xtask bench memory`, `redis`, `failures`, `tower` or `server`
     Bench {
         /// What to measure, and its options: `memory`, `redis`, `failures`, `tower`, `server`, `memory --help`
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test => test(),
         Task::Lint => lint(),
+        Task::Dist => root().and_then(dist::dist),
         Task::Bench { arguments } => bench(&arguments),
     };
     match result {
