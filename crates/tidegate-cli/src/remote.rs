@@ -7,6 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tidegate::Name;
@@ -129,8 +133,11 @@ impl ServerOptions {
         }
         if let (Some(cert), Some(key)) = (&self.cert, &self.key_file) {
             let text = std::fs::read(key).with_context(|| format!("--key {}", key.display()))?;
-            let key = PrivateKey::from_pem(&text).with_context(|| format!("--key {}", key.display()))?;
-            tls = tls.client_cert(Some(ClientCert::new_with_certs(&certificates(cert)?, key)));
+            let private = PrivateKey::from_pem(&text).with_context(|| format!("--key {}", key.display()))?;
+            let chain = certificates(cert)?;
+            go_together(&chain, &text)
+                .with_context(|| format!("--cert {} with --key {}", cert.display(), key.display()))?;
+            tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, private)));
         }
         Ok(tls.build())
     }
@@ -155,6 +162,17 @@ impl ServerOptions {
         }
         Ok(text)
     }
+}
+
+/// Whether a certificate can be shown, and the key is its own: who connects takes it for granted.
+fn go_together(chain: &[Certificate<'_>], key: &[u8]) -> anyhow::Result<()> {
+    let chain: Vec<CertificateDer<'static>> =
+        chain.iter().map(|certificate| CertificateDer::from(certificate.der().to_vec())).collect();
+    let first = chain.first().context("there is no certificate in it")?;
+    ParsedCertificate::try_from(first).context("expected a certificate of version 3")?;
+    let key = PrivateKeyDer::from_pem_slice(key)?;
+    CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())?;
+    Ok(())
 }
 
 fn certificates(file: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -150,6 +151,9 @@ async fn serve_until_told(config: Config, listeners: Listeners, source: Source) 
     Ok(())
 }
 
+/// Signals that come together are one: some send it to a process and to its group.
+const ONE_SIGNAL: Duration = Duration::from_millis(500);
+
 /// Done at the first SIGTERM or SIGINT. The second ends the process at once.
 fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminations = signal(SignalKind::terminate())?;
@@ -160,11 +164,21 @@ fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
             _ = interruptions.recv() => {}
         }
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminations.recv() => {}
-                _ = interruptions.recv() => {}
-            }
-            std::process::exit(130);
+            let same = async {
+                loop {
+                    tokio::select! {
+                        _ = terminations.recv() => {}
+                        _ = interruptions.recv() => {}
+                    }
+                }
+            };
+            let _: Result<(), _> = tokio::time::timeout(ONE_SIGNAL, same).await;
+            let number = tokio::select! {
+                _ = terminations.recv() => SignalKind::terminate().as_raw_value(),
+                _ = interruptions.recv() => SignalKind::interrupt().as_raw_value(),
+            };
+            tracing::warn!("ended at once, by a second signal: nothing was waited for, and no snapshot written");
+            std::process::exit(128 + number);
         });
     })
 }
@@ -203,8 +217,15 @@ impl Greeting {
             };
             let is_open = !config.tokens.iter().any(|token| token.scopes.contains(&Scope::Check));
             let token = if is_open { "" } else { "-H 'authorization: Bearer TOKEN' " };
+            let tls = match &config.http.tls {
+                None => "",
+                Some(tls) if tls.client_ca.is_none() => "--cacert CA.crt ",
+                Some(_) => "--cacert CA.crt --cert CLIENT.crt --key CLIENT.key ",
+            };
             lines.push(String::new());
-            lines.push(format!("Try: curl {token}{http}://{address}/v1/check -d '{{{what}, \"key\": \"user:42\"}}'"));
+            lines.push(format!(
+                "Try: curl {tls}{token}{http}://{address}/v1/check -d '{{{what}, \"key\": \"user:42\"}}'"
+            ));
         }
         Self { lines, addresses, is_for_people: config.log.format == LogFormat::Text }
     }

@@ -36,7 +36,8 @@ fn what_it_cannot_do_it_says_at_once() {
     let taken = taken.local_addr().unwrap().to_string();
     let bad = folder.write("bad.toml", "[http]\nlisten = \"127.0.0.1:0\"\nheader = \"draft-11\"\n");
     let damaged = folder.write("damaged", "this is not a snapshot, whatever it is");
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
+        (&["--snapshot", "/dev/zero", "--http", "127.0.0.1:0", "--admin", "off"], "/dev/zero: it is not a file"),
         (&["--http", &taken], "http cannot listen on"),
         (&["--http", "0.0.0.0:0"], "http would listen on 0.0.0.0:0, beyond this machine"),
         (&["--http", "127.0.0.1:0", "--admin", "[::]:0"], "admin would listen on [::]:0"),
@@ -353,7 +354,12 @@ fn a_second_signal_ends_it_at_once() {
     assert!(wait_for(PATIENCE, || server.metric("tidegate_connections") >= 1));
     server.signal("-INT");
     server.wait_for_log("ending");
-    server.signal("-INT");
+    // Not at once: those that come together are one.
+    let is_ended = || {
+        server.signal("-INT");
+        server.log().contains("ended at once, by a second signal")
+    };
+    assert!(wait_for(PATIENCE, is_ended), "{}", server.log());
     assert_eq!(server.wait().code(), Some(130));
 }
 
@@ -371,6 +377,8 @@ fn nobody_holds_up_its_end() {
     redis.write_all(b"PI").unwrap();
     let check = r#"{"policy": "api", "key": "k"}"#;
     server.post("/v1/check", check);
+    // As `timeout` does it: to the process, and to its group.
+    server.signal("-TERM");
     server.signal("-TERM");
     assert_eq!(server.wait().code(), Some(0));
     assert!(server.log().contains("ended before all connections were"));
@@ -439,6 +447,11 @@ fn asked_from_the_shell_by_tls() {
     for arguments in [&known[..2], &known[2..], &[]] {
         assert_eq!(ask("check", server.http, arguments).status.code(), Some(2), "{arguments:?}");
     }
+    let others = TlsFiles::make();
+    let other_key = ask("check", server.http, &["--cacert", &ca, "--cert", &cert, "--key", &others.path("redis.key")]);
+    let said = String::from_utf8_lossy(&other_key.stderr);
+    assert_eq!(other_key.status.code(), Some(2), "{said}");
+    assert!(said.contains("--cert") && said.contains("--key") && !said.contains("panicked"), "{said}");
     let without_scheme = tidegate().args(["check", "k", "-p", "api", "--server", "127.0.0.1:1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&without_scheme.stderr).contains("expected a URL such as http://"));
 }

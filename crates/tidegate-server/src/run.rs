@@ -86,6 +86,10 @@ async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let secrets = Secrets::read(&config)?;
+    for exposed in config.exposed() {
+        let (listener, address) = (exposed.name, exposed.listen);
+        tracing::warn!(listener, %address, "everybody who reaches it is let in, as it was told");
+    }
     let gate = gate(&config, url).await?;
     let server = Arc::new(Server::new(Live::new(config, secrets, gate)));
     let ended = CancellationToken::new();

@@ -21,6 +21,10 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
     if !folder.is_dir() {
         return Err(of(path, &"its folder does not exist"));
     }
+    // A device may have no end.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(of(path, &"it is not a file"));
+    }
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(false).open(beside(path, ".lock"));
     let file = file.map_err(|error| of(path, &error))?;

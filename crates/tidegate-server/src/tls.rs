@@ -35,7 +35,9 @@ pub(crate) fn read(
             builder.with_client_cert_verifier(verifier.build().map_err(|cause| error(file, &cause))?)
         }
     };
-    let mut server = builder.with_single_cert(chain, key).map_err(|cause| error(&config.cert, &cause))?;
+    let mut server = builder.with_single_cert(chain, key).map_err(|cause| {
+        error(&config.cert, &format!("it does not go together with the key {}: {cause}", config.key.display()))
+    })?;
     server.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(server))
 }

@@ -100,13 +100,16 @@ impl Tally {
             Effect::NotAsked => self.count(Counted::DeniedByOthers, 0),
             Effect::Limited(decision) => self.decision(&decision, ruling.is_shadow(), is_denied),
         }
-        if let Some(candidate) = ruling.candidate() {
+        if let Some(candidate) = ruling.candidate().filter(|candidate| is_told(candidate)) {
             let what = if candidate.is_allowed() { Counted::CandidateAllowed } else { Counted::CandidateDenied };
             self.count(what, 0);
         }
     }
 
     fn decision(&self, decision: &Decision, is_shadow: bool, is_denied: bool) {
+        if let Some(reason) = decision.degraded().filter(|_| is_shadow && !is_told(decision)) {
+            return self.count(Counted::Degraded, reason as usize);
+        }
         let what = match decision.outcome() {
             Outcome::Allowed { .. } if is_denied && !is_shadow => Counted::DeniedByOthers,
             Outcome::Allowed { .. } => Counted::Allowed,
@@ -161,6 +164,11 @@ impl Tally {
             degraded: std::array::from_fn(|reason| self.sum(Counted::Degraded, reason)),
         }
     }
+}
+
+/// Whether it says something of the limit. What is answered in the place of a store may not.
+fn is_told(decision: &Decision) -> bool {
+    decision.degraded().is_none() || decision.has_figures()
 }
 
 /// The place of this thread.

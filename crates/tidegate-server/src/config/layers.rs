@@ -233,6 +233,17 @@ impl Config {
 
     /// Nobody listens beyond this machine by accident.
     fn validate_exposure(&self) -> Result<(), ConfigError> {
+        match self.exposed().into_iter().find(|exposed| !exposed.is_meant) {
+            None => Ok(()),
+            Some(Exposed { name, listen, guard, .. }) => Err(ConfigError::Values(format!(
+                "{name} would listen on {listen}, beyond this machine, and let in everybody: expected {guard}; or say \
+                 that it is meant, by {name}.insecure = true or --insecure"
+            ))),
+        }
+    }
+
+    /// The listeners that let in everybody from beyond this machine.
+    pub(crate) fn exposed(&self) -> Vec<Exposed> {
         let has = |scope| self.tokens.iter().any(|token| token.scopes.contains(&scope));
         let (check, admin) = (has(super::Scope::Check), has(super::Scope::Admin));
         let asks_certificate = |tls: &Option<TlsConfig>| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
@@ -259,15 +270,17 @@ impl Config {
                 "a token of scope admin, or [admin.tls] with client_ca",
             ),
         ];
-        for (name, listen, insecure, is_guarded, guard) in listeners {
-            let is_beyond = listen.address().is_some_and(|address| !address.ip().is_loopback());
-            if is_beyond && !is_guarded && !insecure {
-                return Err(ConfigError::Values(format!(
-                    "{name} would listen on {listen}, beyond this machine, and let in everybody: expected {guard}; or say \
-                     that it is meant, by {name}.insecure = true or --insecure"
-                )));
-            }
-        }
-        Ok(())
+        let is_beyond = |listen: Listen| listen.address().is_some_and(|address| !address.ip().is_loopback());
+        let exposed = listeners.into_iter().filter(|(_, listen, _, is_guarded, _)| is_beyond(*listen) && !is_guarded);
+        exposed.map(|(name, listen, is_meant, _, guard)| Exposed { name, listen, is_meant, guard }).collect()
     }
+}
+
+/// A listener that lets in everybody from beyond this machine.
+pub(crate) struct Exposed {
+    pub(crate) name: &'static str,
+    pub(crate) listen: Listen,
+    is_meant: bool,
+    /// What it lacks.
+    guard: &'static str,
 }

@@ -52,6 +52,12 @@ impl<'a> Told<'a> {
         let decision = ruling.and_then(|ruling| ruling.decision());
         let figures = decision.filter(|decision| decision.has_figures());
         let label = ruling.map(|ruling| ruling.label()).filter(|_| !is_inline);
+        let enforced = verdict.rulings().iter().filter(|ruling| !ruling.is_shadow());
+        let resets = enforced.filter_map(|ruling| ruling.decision().filter(|decision| decision.has_figures()));
+        let resets = resets.map(|decision| micros(decision.reset_after()));
+        // What would have been denied, nobody knows without the store.
+        let is_told = |decision: &Decision| decision.degraded().is_none() || decision.has_figures();
+        let shadow = ruling.filter(|ruling| ruling.is_shadow() && ruling.decision().is_none_or(is_told));
         Self {
             allowed,
             policy: label.map(|label| label.name().as_str()),
@@ -62,12 +68,15 @@ impl<'a> Told<'a> {
                 None => allowed.then_some(0),
                 Some(denial) => denial.retry_after().and(verdict.retry_after()).map(micros),
             },
-            reset_after_us: figures.map(|decision| micros(decision.reset_after())),
+            reset_after_us: resets.max().or_else(|| figures.map(|decision| micros(decision.reset_after()))),
             delay_us: micros(verdict.delay()),
             retry_after: denial.as_ref().and_then(Denial::retry_after),
-            shadow: ruling.filter(|ruling| ruling.is_shadow()).map(|ruling| outcome(ruling.would_deny())),
-            candidate: ruling.and_then(|ruling| ruling.candidate()).map(|decision| outcome(decision.is_denied())),
-            degraded: verdict.degraded().map(Degraded::name),
+            shadow: shadow.map(|ruling| outcome(ruling.would_deny())),
+            candidate: ruling
+                .and_then(|ruling| ruling.candidate())
+                .filter(|decision| is_told(decision))
+                .map(|decision| outcome(decision.is_denied())),
+            degraded: verdict.degraded().or_else(|| decision?.degraded()).map(Degraded::name),
         }
     }
 

@@ -146,6 +146,10 @@ pub(super) async fn refund(live: &Live, question: &Question<'_>) -> Result<Respo
         }
     };
     match decision {
+        Some(decision) if !decision.has_figures() => {
+            let detail = "the store could not be asked: whether anything was given back, nobody knows";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+        }
         Some(decision) => {
             let policy = about.subject().map(|subject| subject.policy);
             Ok(json(&Told::of_decision(&decision, policy)))

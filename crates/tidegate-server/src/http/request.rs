@@ -64,9 +64,9 @@ pub(super) struct Question<'a> {
     key: Text<'a>,
     #[serde(borrow, default, deserialize_with = "given")]
     cost: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "given")]
+    #[serde(borrow, default)]
     tier: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "given")]
+    #[serde(borrow, default)]
     tenant: Option<Text<'a>>,
 }
 

@@ -63,7 +63,7 @@ impl Name {
 pub(super) fn answer(words: &Words<'_>, session: &mut Session, live: &Live, replies: &mut Replies) -> Then {
     let name = Name::of(words[0]);
     if !session.may(live, Scope::Check) && !name.is_some_and(Name::is_for_everybody) {
-        replies.error("NOAUTH Authentication required.");
+        replies.error(session.not_for_checks());
         return Then::GoOn;
     }
     let arguments = &words[1..];
@@ -219,6 +219,14 @@ fn shown(word: &[u8]) -> std::borrow::Cow<'_, str> {
 }
 
 impl Session {
+    /// What who may not ask for checks is told.
+    pub(super) fn not_for_checks(&self) -> &'static str {
+        match self.token {
+            None => "NOAUTH Authentication required.",
+            Some(_) => "NOPERM this token is not for checks: expected one of scope check",
+        }
+    }
+
     pub(super) fn may(&self, live: &Live, scope: Scope) -> bool {
         live.secrets.tokens.access(self.token.as_deref(), scope) == Access::Granted
     }
@@ -232,7 +240,7 @@ impl Session {
         };
         match may {
             true => Ok(()),
-            false if !self.may(live, Scope::Check) => Err("NOAUTH Authentication required."),
+            false if !self.may(live, Scope::Check) => Err(self.not_for_checks()),
             false => Err("NOPERM keys may not be reset here: expected a token of scope admin"),
         }
     }

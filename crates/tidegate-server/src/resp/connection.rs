@@ -218,7 +218,7 @@ impl Talk {
         if let Some(form) = Form::of(words[0]) {
             let read = match self.session.may_check {
                 true => Throttle::read(form, &words, &live.gate),
-                false => Err("NOAUTH Authentication required.".to_owned()),
+                false => Err(self.session.not_for_checks().to_owned()),
             };
             match read {
                 Ok(throttle) => batch.asked.push(throttle),

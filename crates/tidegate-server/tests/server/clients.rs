@@ -14,6 +14,8 @@ limits = "100/minute"
 tiers = { premium = "1000/minute" }
 candidate = "50/minute"
 exceptions = [{ key = "root", unlimited = true }, { key = "evil", blocked = true }]
+[policies.slow]
+limits = "1000/hour burst=1000; 5000/300 days"
 [policies.shadowed]
 limits = "1/hour"
 shadow = true
@@ -137,7 +139,9 @@ fn who_has_no_token_is_not_answered() {
     let server = TestServer::start_timeless(&text);
     let body = r#"{"policy": "api", "key": "k"}"#;
     let ask = |fields: &str| server.client().post_with("/v1/check", fields, body).unwrap();
-    for fields in ["", "authorization: Bearer\r\n", "authorization: Bearer x\r\n", "authorization: Basic c-secret\r\n"]
+    let twice = "authorization: Bearer c-secret\r\nauthorization: Bearer x\r\n";
+    for fields in
+        ["", "authorization: Bearer\r\n", "authorization: Bearer x\r\n", "authorization: Basic c-secret\r\n", twice]
     {
         let answer = ask(fields);
         assert_eq!((answer.status, answer.field("www-authenticate")), (401, Some("Bearer")), "{fields}");
@@ -161,6 +165,7 @@ fn who_has_no_token_is_not_answered() {
     client.expect(b"RESET\r\n", "+RESET\r\n");
     client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"AUTH a-secret\r\nDEL k\r\n", "+OK\r\n:1\r\n");
+    client.expect(b"CL.THROTTLE k 1 1 1\r\n", "-NOPERM this token is not for checks: expected one of scope check\r\n");
 
     let port = server.resp.port().to_string();
     assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, "c-secret"])), "good\n");
@@ -219,6 +224,11 @@ fn a_batch_on_redis_is_decided_in_order() {
         let allowed: Vec<bool> = results.iter().map(|told| told["allowed"] == true).collect();
         assert_eq!(allowed, (0..200).map(expected).collect::<Vec<bool>>(), "round {round}");
     }
+    // All is free again when the last of them is; null is none.
+    let both = r#"{"checks": [{"policy": "api", "key": "b", "tier": null, "tenant": null}, {"policy": "slow", "key": "b"}],
+                   "together": true}"#;
+    let reset_after_us = server.post("/v1/check:batch", both).json()["reset_after_us"].as_u64();
+    assert!(reset_after_us.unwrap() > 3_000_000_000, "{reset_after_us:?}");
     let together =
         r#"{"checks": [{"policy": "api", "key": "new"}, {"policy": "api", "key": "evil"}], "together": true}"#;
     assert_eq!(server.post("/v1/check:batch", together).json()["allowed"], false);
@@ -386,8 +396,18 @@ fn a_look_says_whether_one_more_would_go_on() {
 fn where_nobody_knows_no_wait_is_made_up() {
     let mut redis = RedisServer::start();
     let store = format!("store.url = \"redis://127.0.0.1:{}/?failure=closed\"\n", redis.port());
-    let server = TestServer::start(config(&store));
+    let policies = "[policies.watched]\nlimits = \"5/minute\"\nshadow = true\n[policies.api]\nlimits = \"5/minute\"\n\
+                    candidate = \"3/minute\"\nfailure = \"open\"\n";
+    let server = TestServer::start(config(&format!("{store}{policies}")));
     redis.kill();
+    // Nor what would have been.
+    for policy in ["watched", "api"] {
+        let told = server.post("/v1/check", &format!(r#"{{"policy": "{policy}", "key": "k"}}"#)).json();
+        assert!(told["allowed"] == true && told["degraded"].is_string(), "{told}");
+        assert!(told["shadow"].is_null() && told["candidate"].is_null(), "{told}");
+    }
+    assert_eq!(server.metric("tidegate_checks_total{policy=\"watched\",outcome=\"shadow_denied\"}"), 0);
+    assert_eq!(server.post("/v1/refund", r#"{"limits": "5/minute", "key": "k"}"#).status, 503);
     let told = server.post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#).json();
     assert_eq!((&told["allowed"], &told["limit"]), (&false.into(), &5.into()));
     for field in ["remaining", "retry_after", "retry_after_us", "reset_after_us"] {
