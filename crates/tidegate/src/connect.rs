@@ -327,6 +327,9 @@ fn memory(rest: &str) -> Result<StoreUrl, ConnectError> {
             _ => return error(&format!("unknown option `{option}` of memory://: expected max_keys=N")),
         }
     }
+    if max_keys == 0 {
+        return error("max_keys is 0: expected at least 1");
+    }
     Ok(StoreUrl::of(Place::Memory { max_keys }))
 }
 
@@ -405,6 +408,7 @@ mod tests {
             "memory://?max_keys=",
             "memory://?keys=1",
             "memory://?max_keys=-1",
+            "memory://?max_keys=0",
         ];
         for url in bad {
             assert!(StoreUrl::read(url).is_err(), "{url:?}");
