@@ -100,14 +100,15 @@ impl Tally {
             Effect::NotAsked => self.count(Counted::DeniedByOthers, 0),
             Effect::Limited(decision) => self.decision(&decision, ruling.is_shadow(), is_denied),
         }
-        if let Some(candidate) = ruling.candidate().filter(|candidate| is_told(candidate)) {
+        if let Some(candidate) = ruling.candidate().filter(|candidate| candidate.has_figures()) {
             let what = if candidate.is_allowed() { Counted::CandidateAllowed } else { Counted::CandidateDenied };
             self.count(what, 0);
         }
     }
 
     fn decision(&self, decision: &Decision, is_shadow: bool, is_denied: bool) {
-        if let Some(reason) = decision.degraded().filter(|_| is_shadow && !is_told(decision)) {
+        // What would have been denied, nobody knows without the store.
+        if let Some(reason) = decision.degraded().filter(|_| is_shadow && !decision.has_figures()) {
             return self.count(Counted::Degraded, reason as usize);
         }
         let what = match decision.outcome() {
@@ -164,11 +165,6 @@ impl Tally {
             degraded: std::array::from_fn(|reason| self.sum(Counted::Degraded, reason)),
         }
     }
-}
-
-/// Whether it says something of the limit. What is answered in the place of a store may not.
-fn is_told(decision: &Decision) -> bool {
-    decision.degraded().is_none() || decision.has_figures()
 }
 
 /// The place of this thread.

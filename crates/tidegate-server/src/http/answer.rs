@@ -56,8 +56,7 @@ impl<'a> Told<'a> {
         let resets = enforced.filter_map(|ruling| ruling.decision().filter(|decision| decision.has_figures()));
         let resets = resets.map(|decision| micros(decision.reset_after()));
         // What would have been denied, nobody knows without the store.
-        let is_told = |decision: &Decision| decision.degraded().is_none() || decision.has_figures();
-        let shadow = ruling.filter(|ruling| ruling.is_shadow() && ruling.decision().is_none_or(is_told));
+        let shadow = ruling.filter(|ruling| ruling.is_shadow() && ruling.decision().is_none_or(Decision::has_figures));
         Self {
             allowed,
             policy: label.map(|label| label.name().as_str()),
@@ -74,7 +73,7 @@ impl<'a> Told<'a> {
             shadow: shadow.map(|ruling| outcome(ruling.would_deny())),
             candidate: ruling
                 .and_then(|ruling| ruling.candidate())
-                .filter(|decision| is_told(decision))
+                .filter(|decision| decision.has_figures())
                 .map(|decision| outcome(decision.is_denied())),
             degraded: verdict.degraded().or_else(|| decision?.degraded()).map(Degraded::name),
         }
