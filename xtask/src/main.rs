@@ -25,6 +25,12 @@ enum Task {
     Lint,
     /// Build the static binary that is handed out: target/dist/tidegate
     Dist,
+    /// Attack a release binary on loopback for a few minutes and print what held
+    Attack {
+        /// Options of the campaign: `--seconds N`, `--only NAME`, `--help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Measure against peers in the same run: `cargo xtask bench memory`, `redis`, `failures`, `tower` or `server`
     Bench {
         /// What to measure, and its options: `memory`, `redis`, `failures`, `tower`, `server`, `memory --help`
@@ -38,6 +44,7 @@ fn main() -> ExitCode {
         Task::Test => test(),
         Task::Lint => lint(),
         Task::Dist => root().and_then(dist::dist),
+        Task::Attack { arguments } => bench(&[&["attack".to_owned()][..], &arguments].concat()),
         Task::Bench { arguments } => bench(&arguments),
     };
     match result {
@@ -79,10 +86,11 @@ fn bench(arguments: &[String]) -> anyhow::Result<()> {
     tools::ensure()?;
     let mut command = vec!["run", "--quiet", "--profile", "bench", "--locked", "--package", "tidegate-bench", "--"];
     command.extend(arguments.iter().map(String::as_str));
-    if arguments.first().is_none_or(|what| what != "server") {
-        return cargo(&command, &[]);
+    match arguments.first().map(String::as_str) {
+        Some("server") => tools::ensure_for_server()?,
+        Some("attack") => {}
+        _ => return cargo(&command, &[]),
     }
-    tools::ensure_for_server()?;
     cargo(&["build", "--quiet", "--profile", "bench", "--locked", "--package", "tidegate-cli"], &[])?;
     let target = match std::env::var("CARGO_TARGET_DIR") {
         Ok(folder) => folder,

@@ -2,6 +2,7 @@
 // A measurement reads the clock itself, and stops where something is amiss.
 #![allow(clippy::disallowed_methods, clippy::expect_used)]
 
+mod attack;
 mod failures;
 mod memory;
 mod redis;
@@ -15,6 +16,8 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask bench")]
 enum Bench {
+    /// A campaign against a release binary, run by `cargo xtask attack`.
+    Attack(attack::Options),
     /// How long callers wait when Redis fails, and how soon it is asked again.
     Failures(failures::Options),
     /// The memory store against governor: rows A1 to A8.
@@ -29,6 +32,7 @@ enum Bench {
 
 fn main() -> anyhow::Result<()> {
     match Bench::parse() {
+        Bench::Attack(options) => attack::run(&options),
         Bench::Failures(options) => failures::run(&options),
         Bench::Memory(options) => memory::run(&options),
         Bench::Redis(options) => redis::run(&options),

@@ -154,6 +154,9 @@ async fn serve_until_told(config: Config, listeners: Listeners, source: Source) 
 /// Signals that come together are one: some send it to a process and to its group.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
+/// Time for the last line of the log to be written.
+const LAST_LINE: Duration = Duration::from_millis(100);
+
 /// Done at the first SIGTERM or SIGINT. The second ends the process at once.
 fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminations = signal(SignalKind::terminate())?;
@@ -178,6 +181,8 @@ fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
                 _ = interruptions.recv() => SignalKind::interrupt().as_raw_value(),
             };
             tracing::warn!("ended at once, by a second signal: nothing was waited for, and no snapshot written");
+            // The log is written by a thread of its own, which may not get to it if nothing reads it.
+            tokio::time::sleep(LAST_LINE).await;
             std::process::exit(128 + number);
         });
     })

@@ -35,7 +35,7 @@ fn errors_point_at_line_and_column() {
         ("[bounds]\nhead_timeout = \"5\"\n", "line 2, column 16", "expected one such as 5s"),
         ("[bounds]\nmax_body = -1\n", "line 2, column 12", "expected"),
         ("[store]\nurl = \"redis://h?colour=1\"\n", "line 2, column 7", "colour"),
-        ("[store]\nurl = \"postgres://h\"\n", "line 2, column 7", "unknown store `postgres://`"),
+        ("[store]\nurl = \"postgres://h\"\n", "line 2, column 7", "unknown store: expected memory://"),
         ("[http]\nheaders = \"draft-12\"\n", "line 2, column 11", "unknown variant `draft-12`"),
         ("[[token]]\nscopes = [\"root\"]\n", "line 2, column 11", "unknown variant `root`"),
         ("[policies.api]\nlimits = \"1/s\"\n[policies.api]\n", "line 3", "duplicate key"),

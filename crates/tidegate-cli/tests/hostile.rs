@@ -34,7 +34,7 @@ fn attack(server: &ServerProcess, number: usize) -> TcpStream {
     };
     match number % 5 {
         0 => http(b"POST /v1/check HTT"),
-        1 => http(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"),
+        1 => http(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"),
         2 => http(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
         3 => {
             let mut stream = connect(server.resp);

@@ -155,7 +155,7 @@ fn tokens_and_certificates_are_read_again() {
         std::fs::copy(files.path(name), folder.path().join(name)).unwrap();
     }
     let shown = |name: &str| folder.path().join(name).display().to_string();
-    let token = folder.write("token", "first");
+    let token = folder.write("token", "the-first-token-of-all");
     let tls = format!("resp.tls = {{ cert = \"{}\", key = \"{}\" }}\n", shown("redis.crt"), shown("redis.key"));
     let policies = ONE.replacen("http.headers = \"draft-11\"\n", "", 1);
     let tokens = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n");
@@ -165,14 +165,19 @@ fn tokens_and_certificates_are_read_again() {
         let fields = format!("authorization: Bearer {token}\r\n");
         server.client().post_with("/v1/peek", &fields, r#"{"policy": "api", "key": "k"}"#).unwrap().status
     };
-    assert_eq!((status("first"), status("second")), (200, 401));
-    folder.write("token", "second");
-    assert!(wait_for(PATIENCE, || (status("first"), status("second")) == (401, 200)), "{}", server.log());
+    assert_eq!((status("the-first-token-of-all"), status("the-second-token-of-all")), (200, 401));
+    folder.write("token", "the-second-token-of-all");
+    assert!(
+        wait_for(PATIENCE, || (status("the-first-token-of-all"), status("the-second-token-of-all")) == (401, 200)),
+        "{}",
+        server.log()
+    );
 
     let trusts = |files: &TlsFiles| {
         let port = server.resp.port().to_string();
         let ca = files.path("ca.crt");
-        let arguments = ["-p", &port, "--tls", "--cacert", &ca, "--no-auth-warning", "-a", "second", "PING"];
+        let arguments =
+            ["-p", &port, "--tls", "--cacert", &ca, "--no-auth-warning", "-a", "the-second-token-of-all", "PING"];
         let output = std::process::Command::new("redis-cli").args(arguments).output().unwrap();
         output.stdout == b"PONG\n"
     };
@@ -187,5 +192,5 @@ fn tokens_and_certificates_are_read_again() {
     // A file that is half written may be one without its tokens.
     replace(Path::new(&path), &[tls, policies].concat());
     server.wait_for_log("all tokens of scope check would be gone");
-    assert_eq!(status("first"), 401);
+    assert_eq!(status("the-first-token-of-all"), 401);
 }

@@ -115,6 +115,7 @@ fn random_trace(random: &mut fastrand::Rng, policy: &Policy, steps: usize) -> St
         let (name, cost, decision) = match act {
             Act::Check(cost) => ("cost", cost, policy.decide(&mut record, now, cost)),
             Act::Refund(cost) => ("refund", cost, policy.refund(&mut record, now, cost)),
+            Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
         };
         walk.learn(Answer::of(&decision, 1));
         trace.push_str(&format!("{{\"at_us\": {at_us}, \"key\": \"k\", \"{name}\": {cost}}}\n"));
@@ -124,7 +125,7 @@ fn random_trace(random: &mut fastrand::Rng, policy: &Policy, steps: usize) -> St
 
 fn input_of(step: &Value) -> Value {
     let mut input = json!({"at_us": step["at_us"], "key": step["key"]});
-    for name in ["cost", "refund"] {
+    for name in ["cost", "refund", "receipt", "settle"] {
         if let Some(amount) = step.get(name) {
             input[name] = amount.clone();
         }

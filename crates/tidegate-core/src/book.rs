@@ -93,7 +93,7 @@ pub struct Rules {
     pub(crate) tiers: BTreeMap<Name, Policy>,
     /// By key, with its tenant.
     pub(crate) exceptions: HashMap<Box<[u8]>, Exception>,
-    pub(crate) has_fresh_tiers: bool,
+    pub(crate) has_shared_tiers: bool,
     pub(crate) is_shadow: bool,
     pub(crate) candidate: Option<Policy>,
     pub(crate) failure: Option<FailurePolicy>,
@@ -117,17 +117,17 @@ impl Rules {
             default,
             tiers: BTreeMap::new(),
             exceptions: HashMap::new(),
-            has_fresh_tiers: false,
+            has_shared_tiers: false,
             is_shadow: false,
             candidate: None,
             failure: None,
         }
     }
 
-    /// Who is of this tier is held to this policy instead. Of a tier that is not named, the default holds.
+    /// Adds a tier: keys of this tier are held to this policy. An unknown tier uses the default policy.
     ///
-    /// A key that changes its tier keeps what it has used, where the policies differ in limits and bursts only (where
-    /// algorithms or periods differ there is nothing to keep); with [`fresh_tiers`](Self::fresh_tiers) it starts afresh.
+    /// Each tier counts apart, so a key that moves to another tier has that tier's whole limit at once.
+    /// [`shared_tiers`](Self::shared_tiers) carries usage over instead.
     ///
     /// # Errors
     /// If the name is not one, or is taken.
@@ -140,9 +140,10 @@ impl Rules {
         Ok(self)
     }
 
-    /// A key that changes its tier starts afresh: each tier counts for itself.
-    pub fn fresh_tiers(mut self) -> Self {
-        self.has_fresh_tiers = true;
+    /// Makes a key that changes its tier keep its usage, for windows and logs of the same algorithm and period. A bucket with
+    /// another rate or burst is another bucket and starts full.
+    pub fn shared_tiers(mut self) -> Self {
+        self.has_shared_tiers = true;
         self
     }
 

@@ -55,7 +55,7 @@ pub enum Breaker {
     Closed,
     /// A connection is being made, or a probe is on its way; checks wait for it.
     HalfOpen,
-    /// It is not, until it answers a probe.
+    /// It is not, until it answers a probe; or it answers and refuses to write, for want of memory, replicas or rights.
     Open,
 }
 

@@ -13,6 +13,7 @@ mod decision;
 mod gate;
 mod hardware;
 mod health;
+mod identity;
 mod key;
 mod limiter;
 mod memory;
@@ -25,6 +26,8 @@ mod store;
 mod subject;
 mod sync;
 
+#[doc(hidden)]
+pub use algorithm::{Claim, Claims};
 pub use book::{Book, BookError, Exception, Rules};
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use cost::{Cost, CostError};
@@ -33,16 +36,21 @@ pub use gate::{Ask, BucketLimit, Effect, Gate, GateBuilder, Label, PolicyCounter
 #[doc(hidden)]
 pub use health::Histogram;
 pub use health::{Breaker, Latency, StoreHealth};
+#[doc(hidden)]
+pub use identity::{BucketNumbers, identity};
 pub use key::{EmptyKey, Key};
 pub use limiter::{
-    Answer, Check, CheckError, CheckMany, Counters, Each, FailurePolicy, Limiter, LimiterBuilder, Refund, Reset,
+    Answer, Check, CheckError, CheckMany, CheckWithReceipt, Counters, Each, FailurePolicy, Limiter, LimiterBuilder,
+    Refund, Reset,
 };
 pub use memory::{MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Plan, RestoreError};
 pub use name::{Name, NameError};
 pub use policy::{Algorithm, Anchor, Limit, Policy, PolicyError, Rate};
 pub use record::Record;
 #[doc(hidden)]
-pub use store::ANY_RATE;
+pub use record::Settlement;
+#[doc(hidden)]
+pub use store::{ANY_RATE, Admission};
 pub use store::{BlockingError, Store, StoreError};
 pub use subject::Subject;
 #[doc(hidden)]

@@ -5,51 +5,53 @@
 
 use std::collections::HashSet;
 
-use crate::algorithm::{CounterState, LogState, Step, StepState, WindowState, gcd};
+use crate::algorithm::{Claim, Claims, CounterState, LogState, Step, StepState, WindowState, gcd};
 use crate::clock::Timestamp;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::key::Key;
-use crate::policy::Policy;
-use crate::record::Record;
-use crate::store::{Store, StoreError};
+use crate::policy::{Limit, Policy};
+use crate::record::{Record, Settlement};
+use crate::store::{Admission, Store, StoreError};
 
 /// Such stores count in microseconds.
 const TICK: u64 = 1_000;
 
-/// Decides on one request that several keys must all meet, one after the other: what was taken is given back on a refusal.
-/// All are asked, whoever denies, so that the longest wait is known.
+/// Decides on one request that several keys must all meet, one after the other: what was taken is given back on a denial.
+/// All are asked, whichever denies, so that the longest wait is known.
 ///
 /// # Errors
-/// If the store could not answer, and nobody denied: who denies stands. What was taken has been given back, as far as it
+/// If the store could not answer, and no key denied: a denial stands. What was taken has been given back, as far as it
 /// could be.
 pub async fn check_in_order<S: Store + ?Sized>(
     store: &S,
     requests: &[(&S::Plan, Key<'_>, Cost)],
-) -> Result<Vec<Option<Decision>>, StoreError> {
-    let mut decisions = vec![None; requests.len()];
-    let mut trouble = None;
-    for ((plan, key, cost), decision) in requests.iter().zip(&mut decisions) {
-        match store.check(plan, *key, *cost).await {
-            Ok(answer) => *decision = Some(answer),
+) -> Result<Vec<Option<Admission>>, StoreError> {
+    let mut admissions: Vec<Option<Admission>> = vec![None; requests.len()];
+    let mut failure = None;
+    for ((plan, key, cost), admission) in requests.iter().zip(&mut admissions) {
+        match store.admit_one(plan, *key, *cost).await {
+            Ok(answer) => *admission = Some(answer),
             Err(error) => {
-                trouble = Some(error);
+                failure = Some(error);
                 break;
             }
         }
     }
-    let is_denied = decisions.iter().flatten().any(Decision::is_denied);
-    if trouble.is_some() || is_denied {
-        for ((plan, key, cost), decision) in requests.iter().zip(&mut decisions) {
-            if decision.is_some_and(|decision| decision.is_allowed()) {
+    let is_denied = admissions.iter().flatten().any(|(decision, _)| decision.is_denied());
+    if failure.is_some() || is_denied {
+        for ((plan, key, cost), admission) in requests.iter().zip(&mut admissions) {
+            if let Some((_, claims)) = admission.take_if(|(decision, _)| decision.is_allowed()) {
+                let settlement = Settlement { claims: &claims, taken: *cost, actual: Cost::ZERO };
                 // What cannot be given back stays taken.
-                *decision = store.refund(plan, *key, *cost).await.ok();
+                let look = store.settle(plan, *key, &settlement).await.ok();
+                *admission = look.map(|decision| (decision, Claims::new()));
             }
         }
     }
-    match trouble {
+    match failure {
         Some(error) if !is_denied => Err(error),
-        _ => Ok(decisions),
+        _ => Ok(admissions),
     }
 }
 
@@ -112,18 +114,49 @@ pub enum Stored {
     },
 }
 
-/// The record of what a store kept, one state a limit.
+/// The record of what a store kept, one state a limit, in stored order.
 #[must_use]
 pub fn record(policy: &Policy, stored: &[Stored]) -> Record {
-    Record::of_states(policy.steps().iter().zip(stored).map(|(step, stored)| state(step, *stored)))
+    let states =
+        stored.iter().enumerate().filter_map(|(limit, stored)| Some(state(stored_step(policy, limit)?, *stored)));
+    Record::of_states(states)
 }
 
-/// Puts what a store keeps for one limit into a record: a log hands over what one request needs of it, each time.
+/// Puts what a store keeps for one limit, by its number in stored order, into a record: a log hands over what one request
+/// needs of it, each time.
 pub fn replace(policy: &Policy, record: &mut Record, limit: usize, stored: Stored) {
-    let steps = policy.steps();
-    if let (Some(step), Some(slot)) = (steps.get(limit), record.states(steps).get_mut(limit)) {
-        *slot = state(step, stored);
+    if let Some(step) = stored_step(policy, limit) {
+        record.set(limit, state(step, stored));
     }
+}
+
+/// The step of a limit by its number in stored order.
+fn stored_step(policy: &Policy, limit: usize) -> Option<&Step> {
+    let index = policy.stored_order().map_or(Some(limit), |order| order.get(limit).copied().map(usize::from))?;
+    policy.steps().get(index)
+}
+
+/// The limits of a policy, in stored order.
+pub fn stored_limits(policy: &Policy) -> impl Iterator<Item = &Limit> {
+    let order = policy.stored_order();
+    (0..policy.limits().len())
+        .filter_map(move |index| policy.limits().get(order.map_or(index, |order| usize::from(order[index]))))
+}
+
+/// Where a bucket, by its number in stored order, was free again: in microseconds and parts of `denominator`, the rate's own
+/// in microseconds.
+#[must_use]
+pub fn claim_in_micros(policy: &Policy, claims: &[Claim], limit: usize, denominator: u64) -> (u64, u64) {
+    let index = policy.stored_order().map_or(limit, |order| order.get(limit).copied().map_or(limit, usize::from));
+    let claim = claims.get(index).copied().unwrap_or_default();
+    let own = match policy.steps().get(index) {
+        Some(Step::WholeBucket(bucket)) => bucket.denominator(),
+        Some(Step::Bucket(bucket)) => bucket.denominator(),
+        _ => 1,
+    };
+    let parts = u128::from(claim.time % TICK) * u128::from(own) + u128::from(claim.part);
+    let part = parts * u128::from(denominator) / (u128::from(own) * u128::from(TICK));
+    (claim.time / TICK, u64::try_from(part).unwrap_or(0))
 }
 
 /// Decides as [`Policy::decide`], for a store that counts in microseconds.
@@ -131,14 +164,20 @@ pub fn decide(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) 
     policy.decide(record, now, cost).rounded_up(TICK)
 }
 
+/// Admits as [`Policy::admit`], for a store that counts in microseconds.
+pub fn admit(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) -> (Decision, Claims) {
+    let (decision, claims) = policy.admit(record, now, cost);
+    (decision.rounded_up(TICK), claims)
+}
+
 fn state(step: &Step, stored: Stored) -> StepState {
     let nanos = |micros: u64| micros.saturating_mul(TICK);
     match (stored, step) {
         (Stored::Bucket { free_at, part, denominator }, Step::WholeBucket(bucket)) => {
-            StepState::Bucket(bucket.state_of_micros(free_at, part, denominator))
+            step.bucket_state(bucket.state_of_micros(free_at, part, denominator))
         }
         (Stored::Bucket { free_at, part, denominator }, Step::Bucket(bucket)) => {
-            StepState::Bucket(bucket.state_of_micros(free_at, part, denominator))
+            step.bucket_state(bucket.state_of_micros(free_at, part, denominator))
         }
         (Stored::Window { end, count }, Step::FixedWindow(_)) => {
             StepState::Window(WindowState { end: nanos(end), count })

@@ -81,14 +81,24 @@ impl std::ops::Deref for Composed<'_> {
 const TENANT: u8 = b'@';
 const END: u8 = b'/';
 
+/// Returns true if a key without a tenant is stored as it is.
+#[inline]
+pub(crate) fn is_plain(key: Key<'_>) -> bool {
+    key.as_bytes().first() != Some(&TENANT)
+}
+
 /// A key with its tenant, so that no two of them meet: `@acme/user:42`. A slash or percent sign in the tenant is written as
 /// `%2F` or `%25`. A key without a tenant is as it is, or, where it begins like one with a tenant, `@/` and itself.
+///
+/// This is the one encoding for every way into a store: gates, servers and middleware, and limiters for keys without a
+/// tenant.
+#[inline]
 pub(crate) fn composed<'a>(tenant: Option<&str>, key: Key<'a>) -> Composed<'a> {
-    let key = key.as_bytes();
     let tenant = tenant.unwrap_or_default();
-    if tenant.is_empty() && key.first() != Some(&TENANT) {
-        return Composed::Plain(key);
+    if tenant.is_empty() && is_plain(key) {
+        return Composed::Plain(key.as_bytes());
     }
+    let key = key.as_bytes();
     let mut bytes = KeyBytes::new();
     bytes.push(TENANT);
     for byte in tenant.bytes() {
@@ -115,6 +125,40 @@ pub fn composed_key<'a>(tenant: Option<&str>, key: &'a [u8]) -> Result<Cow<'a, [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every pair of tenant and key counts for itself, through every way in, and all ways agree on it.
+    #[test]
+    fn a7_tenants_and_keys_count_apart_through_every_way_in() {
+        use crate::{Book, Gate, Limiter, MemoryStore, Name, Rules, Store};
+        let tenants = ["", "a", "a/b", "a%2Fb", "@", "%", "/", "acme"];
+        let keys = ["k", "/k", "@k", "@/k", "@a/k", "a/k", "@acme/k", "b/k", "%2Fk", "@@/k", "//k", "@"];
+        let policy: crate::Policy = "fixed_window 1000/hour".parse().unwrap();
+        let gate = Gate::memory(Book::new().with("api", Rules::new(policy.clone())).unwrap());
+        let clock = crate::ManualClock::new();
+        let store = MemoryStore::builder().clock(clock).build().unwrap();
+        let limiter = Limiter::builder(store, policy.clone()).namespace(Name::new("api").unwrap()).build();
+        let mut expected = 0;
+        for tenant in tenants {
+            for key in keys {
+                expected += 1;
+                let verdict = gate.check("api", key).tenant(tenant).cost(expected).now().unwrap();
+                assert_eq!(verdict.remaining(), Some(1_000 - expected), "{tenant} {key}");
+                if tenant.is_empty() {
+                    let decision = limiter.check(key).cost(expected).now().unwrap();
+                    assert_eq!(decision.remaining(), 1_000 - expected, "{key}");
+                    let batch = limiter.check_many(&[(key, 0), ("beside", 0)]).now().unwrap();
+                    assert_eq!(batch[0].remaining(), 1_000 - expected, "{key}");
+                }
+            }
+        }
+        // A key of a limiter is never one of a tenant, though both are on one store.
+        let plan = gate.store().plan(&policy, "api");
+        let store_look = |bytes: &[u8]| gate.store().check(&plan, Key::new(bytes).unwrap(), Cost::ZERO).remaining();
+        assert!(store_look(b"@acme/k") < 1_000);
+        assert!(!Store::is_remote(gate.store()));
+        limiter.reset("@acme/k").now().unwrap();
+        assert_eq!(limiter.check("@acme/k").cost(0).now().unwrap().remaining(), 1_000);
+    }
 
     #[test]
     fn no_two_of_tenant_and_key_meet() {

@@ -30,28 +30,32 @@ fn cost(units: u64) -> Cost {
 }
 
 #[test]
-fn a_change_of_tier_keeps_what_was_used() {
-    for is_fresh in [false, true] {
+fn a1_each_tier_counts_apart_unless_tiers_are_shared() {
+    for is_shared in [false, true] {
         let rules = Rules::new(policy("sliding_window_log 10/hour"));
         let rules = rules.tier("premium", policy("sliding_window_log 100/hour")).unwrap();
-        let gate = gate(if is_fresh { rules.fresh_tiers() } else { rules });
-        assert_eq!(gate.check("api", "k").cost(8).now().unwrap().remaining(), Some(2));
-        let kept = gate.check("api", "k").tier("premium").cost(0).now().unwrap();
-        assert_eq!(kept.remaining(), Some(if is_fresh { 100 } else { 92 }));
-        assert_eq!(kept.rulings()[0].label().tier().unwrap().as_str(), "premium");
-        // A tier that nobody has heard of is no way out.
-        assert_eq!(gate.check("api", "k").tier("platinum").cost(0).now().unwrap().remaining(), Some(2));
+        let gate = gate(if is_shared { rules.shared_tiers() } else { rules });
+        assert_eq!(gate.check("api", "k").cost(10).now().unwrap().remaining(), Some(0));
+        let moved = gate.check("api", "k").tier("premium").cost(0).now().unwrap();
+        assert_eq!(moved.remaining(), Some(if is_shared { 90 } else { 100 }));
+        assert_eq!(moved.rulings()[0].label().tier().unwrap().as_str(), "premium");
+        // An unknown tier is no way around the limit.
+        assert_eq!(gate.check("api", "k").tier("platinum").cost(0).now().unwrap().remaining(), Some(0));
     }
 }
 
-/// As of any policy whose limit changes: a bucket keeps the time until it is full again.
+/// A bucket with other numbers is another bucket.
 #[test]
-fn a_bucket_that_changes_its_tier_keeps_the_time_until_it_is_full() {
-    let gate = gate(Rules::new(policy("10/hour")).tier("premium", policy("100/hour")).unwrap());
-    let used = gate.check("api", "k").cost(8).now().unwrap().rulings()[0].decision().unwrap().reset_after();
-    let kept = gate.check("api", "k").tier("premium").cost(0).now().unwrap();
-    assert!(kept.rulings()[0].decision().unwrap().reset_after() <= used);
-    assert_eq!(kept.remaining(), Some(20));
+fn a1_buckets_of_two_tiers_never_share() {
+    for is_shared in [false, true] {
+        let rules = Rules::new(policy("10/hour")).tier("premium", policy("100/hour")).unwrap();
+        let gate = gate(if is_shared { rules.shared_tiers() } else { rules });
+        assert!(gate.check("api", "k").cost(10).now().unwrap().is_allowed());
+        for _ in 0..100 {
+            assert_eq!(gate.check("api", "k").tier("premium").cost(0).now().unwrap().remaining(), Some(100));
+            assert!(gate.check("api", "k").now().unwrap().is_denied());
+        }
+    }
 }
 
 #[test]
@@ -305,6 +309,91 @@ fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
     assert_eq!(1_000_000 - left, admitted as u64);
 }
 
+/// The short limit gives nothing back once its window is over, whatever the long one does.
+#[test]
+fn a3_each_limit_gives_back_only_what_it_still_counts() {
+    let clock = ManualClock::new();
+    clock.set(tidegate_core::Timestamp::from_micros(1_700_000_040_000_000).unwrap());
+    let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build().unwrap();
+    let gate = Gate::new(store, book(Rules::new(policy("fixed_window 10/second; fixed_window 1000/day"))));
+    let take = || gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap();
+    let mut held = Vec::new();
+    for _ in 0..10 {
+        held.extend((0..10).map(|_| take().1));
+        clock.advance(Duration::from_secs(1));
+    }
+    let (mut kept, mut held) = (0, held.into_iter());
+    for _ in 0..1_000 {
+        kept += u32::from(take().0.is_allowed());
+        if let Some(receipt) = held.next() {
+            receipt.give_back();
+        }
+    }
+    assert_eq!(kept, 10);
+    clock.advance(Duration::from_secs(1));
+    // The day has everything back but the ten that were kept.
+    let figures = gate.check("api", "k").cost(0).now().unwrap();
+    assert_eq!(figures.remaining(), Some(10));
+    let day = gate.renewed(book(Rules::new(policy("fixed_window 1000/second; fixed_window 1000/day"))));
+    assert_eq!(day.check("api", "k").cost(0).now().unwrap().remaining(), Some(990));
+}
+
+#[test]
+fn a5_the_same_policy_and_key_twice_counts_as_one_request_of_the_summed_cost() {
+    let gate = gate(Rules::new(policy("fixed_window 5/hour")));
+    let twice = |one: u64, other: u64| {
+        let [mut first, mut second] = [Subject::new("api", "k"), Subject::new("api", "k")];
+        (first.cost, second.cost) = (cost(one), cost(other));
+        decide(&gate, &[first, second])
+    };
+    let denied = twice(3, 3);
+    assert_eq!((denied.is_denied(), denied.retry_after()), (true, None));
+    assert_eq!(twice(2, 2).remaining(), Some(1));
+    assert!(twice(1, 1).is_denied());
+    assert_eq!(twice(1, 0).remaining(), Some(0));
+}
+
+#[test]
+fn a5_more_policies_than_one_call_can_hold_are_refused() {
+    let gate = gate(Rules::new(policy("fixed_window 5/hour")));
+    let keys: Vec<String> = (0..33).map(|key| key.to_string()).collect();
+    let subjects: Vec<Subject<'_>> = keys.iter().map(|key| Subject::new("api", key)).collect();
+    assert!(decide(&gate, &subjects[..32]).is_allowed());
+    let error = gate.admit_at_once(&subjects).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "33 policies in one request: expected at most 32");
+    assert_eq!(gate.check("api", "32").cost(0).now().unwrap().remaining(), Some(5));
+}
+
+/// One request wants both keys, and two want one each. In any order, either the first gets both or the others get theirs.
+#[test]
+fn a5_every_outcome_is_that_of_some_order() {
+    const ROUNDS: usize = 20_000;
+    let rules = || Rules::new(policy("fixed_window 1/365 days"));
+    let gate = Gate::memory(Book::new().with("a", rules()).and_then(|book| book.with("b", rules())).unwrap());
+    let (start, end) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
+    let asked: [&[&str]; 3] = [&["a", "b"], &["a"], &["b"]];
+    let outcomes: Vec<[AtomicBool; 3]> = (0..ROUNDS).map(|_| Default::default()).collect();
+    std::thread::scope(|scope| {
+        for (number, policies) in asked.into_iter().enumerate() {
+            let (gate, start, end, outcomes) = (&gate, &start, &end, &outcomes);
+            scope.spawn(move || {
+                for (round, outcome) in outcomes.iter().enumerate() {
+                    let key = round.to_string();
+                    let subjects: Vec<Subject<'_>> = policies.iter().map(|policy| Subject::new(policy, &key)).collect();
+                    start.wait();
+                    let verdict = gate.decide_at_once(&subjects).unwrap().unwrap();
+                    outcome[number].store(verdict.is_allowed(), Ordering::Relaxed);
+                    end.wait();
+                }
+            });
+        }
+    });
+    for outcome in outcomes {
+        let outcome = outcome.map(AtomicBool::into_inner);
+        assert!([[true, false, false], [false, true, true]].contains(&outcome), "{outcome:?}");
+    }
+}
+
 /// What is given back after its window is over was counted in that window, not in this one.
 #[test]
 fn nothing_is_given_back_that_is_not_counted_any_more() {
@@ -335,7 +424,7 @@ fn what_costs_more_than_was_taken_is_charged_as_far_as_there_is_room() {
 
 #[test]
 fn a_tier_by_the_name_of_candidate_counts_for_itself() {
-    let rules = Rules::new(policy("9/hour")).tier("candidate", policy("4/hour")).unwrap().fresh_tiers();
+    let rules = Rules::new(policy("9/hour")).tier("candidate", policy("4/hour")).unwrap();
     let gate = gate(rules.candidate(policy("9/hour")));
     let admitted = (0..9).filter(|_| gate.check("api", "k").tier("candidate").now().unwrap().is_allowed()).count();
     assert_eq!(admitted, 4);
@@ -408,6 +497,10 @@ fn a_bucket_is_the_same_at_any_rate() {
     assert!(slow.check("k").cost(10).now().unwrap().is_allowed());
     // Full again in ten minutes, at either rate.
     assert_eq!(fast.check("k").cost(0).now().unwrap().remaining(), 0);
+    // A smaller bucket denies, and frees nothing.
+    let small = bucket(Rate::per_minute(1), 1);
+    assert_eq!(small.check("k").now().unwrap().retry_after(), Some(Duration::from_secs(600)));
+    assert!(slow.check("k").now().unwrap().is_denied());
     clock.advance(Duration::from_secs(60));
     let key = Key::new(b"k").unwrap();
     let decisions =

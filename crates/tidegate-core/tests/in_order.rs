@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_core::{
-    BlockingError, Book, Cost, Decision, Degraded, FailurePolicy, Gate, Key, MemoryStore, Plan, Policy, Rules, Store,
-    StoreError, Subject,
+    Admission, BlockingError, Book, Cost, Decision, Degraded, FailurePolicy, Gate, Key, MemoryStore, Plan, Policy,
+    Rules, Settlement, Store, StoreError, Subject,
 };
 
 /// A store across a network that can be asked, and nothing given back to, and that fails on demand.
@@ -34,6 +34,17 @@ impl Store for Remote {
 
     async fn check_many(&self, _: &Plan, _: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
         Vec::new()
+    }
+
+    async fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
+        if self.is_gone.load(Ordering::Relaxed) || key.as_bytes() == b"gone" {
+            return gone();
+        }
+        Ok(self.memory.admit_one(plan, key, cost))
+    }
+
+    async fn settle(&self, _: &Plan, _: Key<'_>, _: &Settlement<'_>) -> Result<Decision, StoreError> {
+        gone()
     }
 
     async fn refund(&self, _: &Plan, _: Key<'_>, _: Cost) -> Result<Decision, StoreError> {

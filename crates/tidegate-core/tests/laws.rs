@@ -39,6 +39,7 @@ fn walks(
             let in_memory = match act {
                 Act::Check(cost) => limiter.check("k").cost(cost).now().unwrap(),
                 Act::Refund(cost) => limiter.refund("k", cost).now().unwrap(),
+                Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
             };
             assert_eq!(in_memory, decision, "{policy}: {act:?} at {at_ns}");
             on_step(&policy, &record, at_ns, act, decision);
@@ -57,6 +58,7 @@ fn step(policy: &Policy, record: &mut Record, at_ns: u64, act: Act) -> Decision 
     match act {
         Act::Check(cost) => policy.decide(record, Timestamp::from_nanos(at_ns), cost),
         Act::Refund(cost) => policy.refund(record, Timestamp::from_nanos(at_ns), cost),
+        Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
     }
 }
 
@@ -72,7 +74,7 @@ fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: D
     let context = || format!("{policy}: {act:?} at {at_ns}: {decision:?}");
     let cost = match act {
         Act::Check(cost) => cost,
-        Act::Refund(_) => Cost::ZERO,
+        Act::Refund(_) | Act::Admit(..) | Act::Settle(..) => Cost::ZERO,
     };
     if let Outcome::Denied { retry_after } = decision.outcome() {
         assert!(would_pass(policy, record, at_ns, retry_after, cost), "{}", context());

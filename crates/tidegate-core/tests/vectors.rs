@@ -3,19 +3,31 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::{Decision, Limiter, ManualClock, MemoryStore, Policy, Record, Timestamp};
+use tidegate_core::{
+    Claims, Cost, Decision, Limiter, ManualClock, MemoryStore, Policy, Receipt, Record, Settlement, Timestamp,
+};
 use tidegate_testkit::{Act, Subject, vectors};
 
 #[test]
 fn pure_steps() {
     vectors::run(|policy: Policy| {
         let mut records: HashMap<String, Record> = HashMap::new();
+        let mut receipts: HashMap<u32, (Claims, Cost)> = HashMap::new();
         move |at_ns: u64, key: &str, act: Act| {
             let record = records.entry(key.to_owned()).or_default();
             let now = Timestamp::from_nanos(at_ns);
             match act {
                 Act::Check(cost) => policy.decide(record, now, cost),
                 Act::Refund(cost) => policy.refund(record, now, cost),
+                Act::Admit(cost, number) => {
+                    let (decision, claims) = policy.admit(record, now, cost);
+                    receipts.insert(number, (claims, cost));
+                    decision
+                }
+                Act::Settle(number, actual) => {
+                    let (claims, taken) = receipts.remove(&number).unwrap();
+                    policy.settle(record, now, &Settlement { claims: &claims, taken, actual })
+                }
             }
         }
     });
@@ -27,16 +39,29 @@ fn memory(policy: Policy) -> (Limiter, ManualClock) {
     (Limiter::new(store, policy), clock)
 }
 
+/// Receipts that were not settled yet, by their numbers.
+type Receipts = HashMap<u32, Receipt<MemoryStore>>;
+
+fn act(limiter: &Limiter, receipts: &mut Receipts, key: &str, act: Act) -> Decision {
+    match act {
+        Act::Check(cost) => limiter.check(key).cost(cost).now().unwrap(),
+        Act::Refund(cost) => limiter.refund(key, cost).now().unwrap(),
+        Act::Admit(cost, number) => {
+            let (decision, receipt) = limiter.check(key).cost(cost).with_receipt().now().unwrap();
+            receipts.insert(number, receipt);
+            decision
+        }
+        Act::Settle(number, actual) => receipts.remove(&number).unwrap().settle_now(actual).unwrap()[0],
+    }
+}
+
 #[test]
 fn memory_store() {
     vectors::run(|policy| {
-        let (limiter, clock) = memory(policy);
-        move |at_ns: u64, key: &str, act: Act| {
+        let ((limiter, clock), mut receipts) = (memory(policy), Receipts::new());
+        move |at_ns: u64, key: &str, done: Act| {
             clock.set(Timestamp::from_nanos(at_ns));
-            match act {
-                Act::Check(cost) => limiter.check(key).cost(cost).now().unwrap(),
-                Act::Refund(cost) => limiter.refund(key, cost).now().unwrap(),
-            }
+            act(&limiter, &mut receipts, key, done)
         }
     });
 }
@@ -44,12 +69,12 @@ fn memory_store() {
 #[test]
 fn memory_store_in_batches() {
     vectors::run(|policy| {
-        let (limiter, clock) = memory(policy);
-        move |at_ns: u64, key: &str, act: Act| {
+        let ((limiter, clock), mut receipts) = (memory(policy), Receipts::new());
+        move |at_ns: u64, key: &str, done: Act| {
             clock.set(Timestamp::from_nanos(at_ns));
-            match act {
+            match done {
                 Act::Check(cost) => limiter.check_many(&[(key, cost)]).now().unwrap()[0],
-                Act::Refund(cost) => limiter.refund(key, cost).now().unwrap(),
+                _ => act(&limiter, &mut receipts, key, done),
             }
         }
     });
@@ -58,14 +83,16 @@ fn memory_store_in_batches() {
 struct Awaited {
     limiter: Limiter,
     clock: ManualClock,
+    receipts: Receipts,
 }
 
 impl Subject for Awaited {
-    fn act(&mut self, at_ns: u64, key: &str, act: Act) -> Decision {
+    fn act(&mut self, at_ns: u64, key: &str, done: Act) -> Decision {
         self.clock.set(Timestamp::from_nanos(at_ns));
-        match act {
+        match done {
             Act::Check(cost) => ready(self.limiter.check(key).cost(cost).into_future()).unwrap(),
             Act::Refund(cost) => ready(self.limiter.refund(key, cost).into_future()).unwrap(),
+            Act::Admit(..) | Act::Settle(..) => act(&self.limiter, &mut self.receipts, key, done),
         }
     }
 }
@@ -83,6 +110,6 @@ fn ready<F: Future>(future: F) -> F::Output {
 fn memory_store_awaited() {
     vectors::run(|policy| {
         let (limiter, clock) = memory(policy);
-        Awaited { limiter, clock }
+        Awaited { limiter, clock, receipts: Receipts::new() }
     });
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net};
 use smallvec::SmallVec;
 
-use crate::forwarded::{address, entries_from_the_right, forwarded_for};
+use crate::forwarded::{address, forwarded_for, parts_from_the_right};
 use crate::framework::Framework;
 use crate::key::header_name;
 
@@ -124,13 +124,12 @@ impl ClientAddress {
             // Two lines, or a list, are not by a proxy that overwrites.
             Source::Single(_) => {
                 let [line] = lines else { return peer };
-                return std::str::from_utf8(line).ok().and_then(address).map_or(peer, Plain::plain);
+                return address(line).map_or(peer, Plain::plain);
             }
         };
         let mut nearest = peer;
         for line in lines.iter().rev() {
-            let Ok(line) = std::str::from_utf8(line) else { return nearest };
-            for entry in entries_from_the_right(line).filter(|entry| !entry.is_empty()) {
+            for entry in parts_from_the_right(line, b',').filter(|entry| !entry.is_empty()) {
                 let Some(address) = read(entry) else { return nearest };
                 nearest = address.plain();
                 if !self.is_trusted(nearest) {

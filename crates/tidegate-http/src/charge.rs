@@ -74,12 +74,14 @@ pub struct Open<S: Store = MemoryStore> {
     is_answered: bool,
     /// Whether it is kept where there is no answer.
     is_kept: bool,
+    /// Set while the request waits in a queue for its turn.
+    is_waiting: bool,
 }
 
 impl<S: Store> Open<S> {
     /// What was taken by a request that waits for its answer.
     pub fn new(receipt: Receipt<S>, settling: Settling) -> Self {
-        Self { receipt: Some(receipt), settling, bytes: 0, is_answered: false, is_kept: false }
+        Self { receipt: Some(receipt), settling, bytes: 0, is_answered: false, is_kept: false, is_waiting: false }
     }
 
     /// Gives all back.
@@ -99,6 +101,12 @@ impl<S: Store> Open<S> {
     /// It is kept as it was taken.
     pub fn keep(&mut self) {
         self.receipt = None;
+    }
+
+    /// The request waits in a queue for its turn, or it is its turn. A request that goes away while it waits leaves its place
+    /// empty: given back, the place would move the next request to the time of one that waits behind it.
+    pub(crate) fn set_waiting(&mut self, is_waiting: bool) {
+        self.is_waiting = is_waiting;
     }
 
     /// From now on it is kept where there is no answer, but for what is known to have been spent.
@@ -151,7 +159,7 @@ impl<S: Store> std::fmt::Debug for Open<S> {
 
 impl<S: Store> Drop for Open<S> {
     fn drop(&mut self) {
-        let Some(receipt) = self.receipt.take() else { return };
+        let Some(receipt) = self.receipt.take().filter(|_| !self.is_waiting) else { return };
         match self.spent() {
             Some(spent) => receipt.settle(spent),
             // Of an answer that somebody got, nothing is given back that nobody has spoken of.

@@ -1,26 +1,37 @@
-//! What proxies write of who is behind them, read from the right: what stands there is by those nearest to us.
+//! The addresses that proxies write into headers, read from the right: the entries there are by the nearest proxies.
+//!
+//! Everything here works on bytes, and only the entry that is used is decoded. Whatever a client writes to the left of the
+//! proxy's entry, an invalid byte or an open quote, must not change how that entry is read.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The entries of a list, from its end: commas within quotes do not part them. Whatever stands to the left of an entry, an
-/// open quote say, does not change how it is read.
-pub(crate) fn entries_from_the_right(list: &str) -> impl Iterator<Item = &str> {
+/// The parts of a list, from its end. Separators within quotes do not part them, and escaped quotes do not end a quote.
+pub(crate) fn parts_from_the_right(list: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(list);
     std::iter::from_fn(move || {
         let text = rest?;
-        let mut is_quoted = false;
-        let comma = text.bytes().rposition(|byte| {
-            is_quoted ^= byte == b'"';
-            byte == b',' && !is_quoted
-        });
-        let entry = comma.map_or(text, |at| text.get(at + 1..).unwrap_or_default());
-        rest = comma.and_then(|at| text.get(..at));
-        Some(entry.trim_matches([' ', '\t']))
+        let at = last_separator(text, separator);
+        rest = at.and_then(|at| text.get(..at));
+        let part = at.map_or(text, |at| text.get(at + 1..).unwrap_or_default());
+        Some(part.trim_ascii())
+    })
+}
+
+fn last_separator(text: &[u8], separator: u8) -> Option<usize> {
+    let mut is_quoted = false;
+    (0..text.len()).rev().find(|at| {
+        let byte = text[*at];
+        if byte == b'"' {
+            let escapes = text[..*at].iter().rev().take_while(|byte| **byte == b'\\').count();
+            is_quoted ^= escapes % 2 == 0;
+        }
+        byte == separator && !is_quoted
     })
 }
 
 /// The address of an entry of X-Forwarded-For: with or without a port, brackets around an IPv6 one or not.
-pub(crate) fn address(entry: &str) -> Option<IpAddr> {
+pub(crate) fn address(entry: &[u8]) -> Option<IpAddr> {
+    let entry = std::str::from_utf8(entry).ok()?;
     let entry = entry.strip_prefix('"').and_then(|entry| entry.strip_suffix('"')).unwrap_or(entry);
     if let Ok(address) = entry.parse::<IpAddr>() {
         return Some(address);
@@ -31,17 +42,18 @@ pub(crate) fn address(entry: &str) -> Option<IpAddr> {
     entry.parse::<SocketAddr>().ok().map(|address| address.ip())
 }
 
-/// The address of an element of Forwarded (RFC 7239): its `for`.
-pub(crate) fn forwarded_for(element: &str) -> Option<IpAddr> {
+/// The address of an element of Forwarded (RFC 7239): its `for`. The other parameters may hold anything.
+pub(crate) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
-    for pair in element.split(';') {
-        let (name, value) = pair.split_once('=')?;
-        if name.trim_matches([' ', '\t']).eq_ignore_ascii_case("for") {
-            // One that names two is of nobody that writes such.
+    for pair in parts_from_the_right(element, b';') {
+        let Some(sign) = pair.iter().position(|byte| *byte == b'=') else { continue };
+        let (name, value) = pair.split_at(sign);
+        if name.trim_ascii().eq_ignore_ascii_case(b"for") {
+            // An element that names two addresses is invalid.
             if found.is_some() {
                 return None;
             }
-            found = Some(address(value.trim_matches([' ', '\t']))?);
+            found = Some(address(value.get(1..)?.trim_ascii())?);
         }
     }
     found

@@ -118,8 +118,14 @@ pub fn of_api_key(header: &str, secret: &str) -> String {
 
 /// A key of [`path`] as it is stored: for exceptions, and to ask a gate by hand.
 #[must_use]
-pub fn of_path(template: &str, value: &str) -> String {
-    format!("path:{template}:{value}")
+pub fn of_path(template: &str, parameter: &str, value: &str) -> String {
+    format!("path:{}:{value}", path_source(template, parameter))
+}
+
+/// The template and parameter of a path, so that no two of them meet: a `:` or `%` in them is escaped.
+fn path_source(template: &str, parameter: &str) -> Box<str> {
+    let escaped = |text: &str| text.replace('%', "%25").replace(':', "%3A");
+    format!("{}:{}", escaped(template), escaped(parameter)).into()
 }
 
 /// A key of [`client_address`] or a [`ClientAddress`] as it is stored: for exceptions, and to ask a gate by hand.
@@ -161,7 +167,7 @@ impl<F: Framework> Key<F> {
             Kind::Path(template) => {
                 let value = template.find(F::path(request));
                 let value: Option<SmallVec<[u8; 64]>> = value.map(|value| percent_decode_str(value).collect());
-                named(key, "path:", &template.text);
+                named(key, "path:", &template.source);
                 Ok(add_if_any(key, value.as_deref()))
             }
             Kind::Closure(closure) => {
@@ -300,7 +306,8 @@ fn without_scheme(value: &[u8]) -> &[u8] {
 
 /// A path with a parameter in it.
 struct Template {
-    text: Box<str>,
+    /// The part of its keys that tells it from other paths and parameters.
+    source: Box<str>,
     /// Segments before the parameter; `None` for those that may be anything.
     before: Vec<Option<Box<str>>>,
     after: Vec<Option<Box<str>>>,
@@ -315,8 +322,8 @@ impl Template {
         let read = |segments: &[&str]| {
             segments.iter().map(|segment| (!segment.starts_with('{')).then(|| Box::from(*segment))).collect()
         };
-        let text = template.into();
-        Some(Self { text, before: read(segments.get(..at)?), after: read(segments.get(at + 1..)?) })
+        let source = path_source(template, parameter);
+        Some(Self { source, before: read(segments.get(..at)?), after: read(segments.get(at + 1..)?) })
     }
 
     fn find<'a>(&self, path: &'a str) -> Option<&'a str> {

@@ -53,7 +53,9 @@ impl<F: Framework, S: Store> Limits<F, S> {
                 Next::Deny(verdict, Some(excess))
             }
             Ok(delay) => {
-                let admitted = Admitted { verdict, open: Some(Box::new(Open::new(receipt, self.settling()))) };
+                let mut open = Open::new(receipt, self.settling());
+                open.set_waiting(!delay.is_zero());
+                let admitted = Admitted { verdict, open: Some(Box::new(open)) };
                 if delay.is_zero() { Next::Go(self.going(admitted)) } else { Next::Wait(delay, admitted) }
             }
         }
@@ -62,6 +64,9 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// A request that has waited for its turn goes on: from now on only its outcome gives anything back.
     #[doc(hidden)] // For middleware.
     pub fn going(&self, mut admitted: Admitted<S>) -> Admitted<S> {
+        if let Some(open) = &mut admitted.open {
+            open.set_waiting(false);
+        }
         if !self.charges_by_outcome()
             && let Some(mut open) = admitted.open.take()
         {

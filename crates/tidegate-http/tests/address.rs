@@ -142,6 +142,33 @@ fn forwarded() {
     check(&behind().forwarded(), "x-forwarded-for", &[("10.0.0.1", &[b"203.0.113.7"], "10.0.0.1")]);
 }
 
+/// Whatever a client writes, the address is the one that the proxy wrote for it.
+#[test]
+fn a6_a_client_cannot_pose_as_the_trusted_proxy() {
+    let mut random = fastrand::Rng::with_seed(6);
+    let bad: [&[u8]; 9] =
+        [b"\xff", b"\"", b"\\\"", b";", b",", b"\xc3\x28, 10.0.0.1", b"for=10.0.0.1", b"\"; for=10.0.0.1", b"\0\x80"];
+    for _ in 0..20_000 {
+        let chosen: Vec<u8> = (0..random.usize(0..6)).flat_map(|_| *random.choice(&bad).unwrap()).copied().collect();
+        let line = [&chosen[..], b", 203.0.113.7"].concat();
+        check(&behind(), "x-forwarded-for", &[("10.0.0.1", &[&line], "203.0.113.7")]);
+        let line = [&chosen[..], b", for=203.0.113.7"].concat();
+        check(&behind().forwarded(), "forwarded", &[("10.0.0.1", &[&line], "203.0.113.7")]);
+        // The proxy quotes and escapes the Host that the client sent.
+        let host: Vec<u8> = chosen
+            .iter()
+            .flat_map(|byte| match byte {
+                b'"' | b'\\' => vec![b'\\', *byte],
+                byte => vec![*byte],
+            })
+            .collect();
+        let line = [b"for=203.0.113.7;host=\"", &host[..], b"\";proto=https"].concat();
+        check(&behind().forwarded(), "forwarded", &[("10.0.0.1", &[&line], "203.0.113.7")]);
+        let line = [b"host=\"", &host[..], b"\";for=203.0.113.7"].concat();
+        check(&behind().forwarded(), "forwarded", &[("10.0.0.1", &[&line], "203.0.113.7")]);
+    }
+}
+
 #[test]
 fn a_header_of_one_address() {
     let cases: &[Case<'_>] = &[

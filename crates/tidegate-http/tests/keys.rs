@@ -112,6 +112,37 @@ fn what_is_not_counted_and_what_cannot_be() {
     assert!(matches!(error, RequestError::Cost(_)) && error.status() == 400 && error.problem().contains("cost"));
 }
 
+/// Keys of different kinds, sources and values are different, whatever is in them.
+#[test]
+fn a7_no_two_keys_of_different_sources_meet() {
+    let paths = [
+        ("/users/{id}/posts/{post}", "id"),
+        ("/users/{id}/posts/{post}", "post"),
+        ("/v1/{id}/items:batch", "id"),
+        ("/v1/{id}/items", "id"),
+        ("/v1/{id}/items%3Abatch", "id"),
+        ("/v1/{a:b}", "a:b"),
+        ("/v1/{a%3Ab}", "a%3Ab"),
+        ("/v1/{id}", "id"),
+    ];
+    let values = ["x", "batch:x", "id:x", "x:y", "3:x", "everybody", "ip:192.0.2.1", "@acme/x", "header:h:x"];
+    let mut seen = std::collections::HashMap::new();
+    let mut add = |source: String, key: String| {
+        if let Some(other) = seen.insert(key.clone(), source.clone()) {
+            panic!("{source} and {other} are both {key}");
+        }
+    };
+    for value in values {
+        for (template, parameter) in paths {
+            add(format!("{template} {parameter} {value}"), key::of_path(template, parameter, value));
+        }
+        for header in ["h", "x", "ip"] {
+            add(format!("header {header} {value}"), key::of_header(header, value));
+            add(format!("API key {header} {value}"), key::of_api_key(header, value));
+        }
+    }
+}
+
 #[test]
 fn tiers_and_tenants_come_from_the_request() {
     let rules = Rules::new("fixed_window 2/hour".parse().unwrap());
@@ -131,7 +162,7 @@ fn tiers_and_tenants_come_from_the_request() {
         prepared.ask_at_once(&limits).unwrap().unwrap().0.remaining().unwrap()
     };
     assert_eq!(left(&[]), 1);
-    assert_eq!(left(&[("tier", "gold")]), 7);
+    assert_eq!(left(&[("tier", "gold")]), 8);
     assert_eq!(left(&[("tenant", "acme"), ("tier", "gold")]), 8);
 }
 
@@ -146,7 +177,7 @@ fn keys_can_be_written_down() {
     let rules = rules
         .exception(&key::of_header("X-User", "mallory"), Exception::Blocked)
         .and_then(|rules| rules.exception(&secret, Exception::Unlimited))
-        .and_then(|rules| rules.exception(&key::of_path("/users/{id}", "7"), Exception::Blocked))
+        .and_then(|rules| rules.exception(&key::of_path("/users/{id}", "id", "7"), Exception::Blocked))
         .unwrap();
     let gate = Gate::memory(Book::new().with("api", rules).unwrap());
     let effect = |key: Key<Plain>, head: &Head| {

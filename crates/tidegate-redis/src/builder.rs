@@ -13,7 +13,6 @@ use crate::health::Health;
 use crate::line::Line;
 use crate::runtime::OwnRuntime;
 use crate::store::{RedisStore, Route, Shared};
-use crate::together::Remembered;
 use crate::url::{RedisUrl, Topology, UrlError};
 
 /// Why there is no store.
@@ -141,7 +140,7 @@ impl RedisStoreBuilder {
                 Route::Single(Line::new(dialer.clone(), destination, false, Arc::clone(&health), runtime.clone()))
             }
         };
-        Ok(Prepared(Shared { route, settings, health, runtime, own, together: Remembered::default() }))
+        Ok(Prepared(Shared { route, settings, health, runtime, own }))
     }
 }
 

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use redis::{RedisResult, Value};
-use tidegate_core::{Breaker, Decision};
+use tidegate_core::Breaker;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::command::Ask;
@@ -20,6 +20,7 @@ use crate::error::AskError;
 use crate::health::Health;
 use crate::key::slot;
 use crate::line::{Line, NotExecuted, Outcome, Parcel, Trouble};
+use crate::reply::Answer;
 use crate::url::{Address, known_host};
 
 const SLOTS: usize = 16_384;
@@ -95,12 +96,12 @@ impl Cluster {
     }
 
     /// Asks, and follows redirects until the deadline.
-    pub(crate) async fn ask(&self, ask: Ask, deadline: Instant) -> Result<Decision, AskError> {
+    pub(crate) async fn ask(&self, ask: Ask, deadline: Instant) -> Result<Answer, AskError> {
         self.0.follow(ask, deadline).await
     }
 
     /// Asks all: what has one owner travels together. What is redirected goes on for itself.
-    pub(crate) async fn ask_many(&self, asks: Vec<Ask>, deadline: Instant) -> Vec<Result<Decision, AskError>> {
+    pub(crate) async fn ask_many(&self, asks: Vec<Ask>, deadline: Instant) -> Vec<Result<Answer, AskError>> {
         let trips = self.0.by_owner(&asks).into_iter().map(|(line, places)| {
             let parcel = Parcel::of(places.iter().filter_map(|place| asks.get(*place).cloned()).collect());
             async move { (places, line.send(parcel, deadline).await) }
@@ -115,12 +116,17 @@ impl Cluster {
         }
         let rest = asks.into_iter().zip(outcomes).map(|(ask, outcome)| async {
             match outcome {
-                Some(Ok(decision)) => Ok(decision),
+                Some(Ok(answer)) => Ok(answer),
                 Some(Err(Trouble::Failed(error))) => Err(self.0.failed(error)),
                 Some(Err(Trouble::Not(_))) | None => self.0.follow(ask, deadline).await,
             }
         });
         join_all(rest).await
+    }
+
+    /// A connection to one of the nodes, if there is any.
+    pub(crate) fn any_connection(&self) -> Option<redis::aio::MultiplexedConnection> {
+        self.0.lines.lock().values().find_map(Line::connection)
     }
 
     /// Of all nodes, the worst; trips under way, and asks that wait.
@@ -164,7 +170,7 @@ impl Shared {
         groups
     }
 
-    async fn follow(self: &Arc<Self>, ask: Ask, deadline: Instant) -> Result<Decision, AskError> {
+    async fn follow(self: &Arc<Self>, ask: Ask, deadline: Instant) -> Result<Answer, AskError> {
         let slot = slot(&ask.name);
         let mut target = Target::Owner;
         let mut last: Arc<str> = "no node answered in time".into();
@@ -185,7 +191,7 @@ impl Shared {
             let outcome = line.send(Parcel { is_asking, ..Parcel::of(vec![ask.clone()]) }, deadline).await.pop();
             target = Target::Owner;
             match outcome {
-                Some(Ok(decision)) => return Ok(decision),
+                Some(Ok(answer)) => return Ok(answer),
                 Some(Err(Trouble::Failed(error))) => return Err(self.failed(error)),
                 Some(Err(Trouble::Not(NotExecuted::Moved(address)))) => {
                     last = "the nodes do not agree who has this slot".into();

@@ -1,21 +1,40 @@
-//! What is sent: one command for checks of one policy that can travel together.
+//! Commands: one for operations that can travel together.
+
+use std::time::Duration;
 
 use redis::Cmd;
-use tidegate_core::{Cost, ManualClock};
+use tidegate_core::{Claims, Cost, Key, ManualClock};
 
 use crate::plan::RedisPlan;
 use crate::script::{Load, Script, Task};
 
-/// What is done to a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An operation on a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    Script(Task),
+    Check,
+    Refund,
+    /// Gives back the ask's cost as far as it still counts where the request was counted.
+    Settle(Claims),
+    /// Takes the ask's cost, or as much of it as fits.
+    Charge,
     Reset,
+    /// Stores some bytes under the ask's name for some time, if there is nothing yet.
+    Put(Vec<u8>, Duration),
+    /// Deletes what is stored under the ask's name, and returns it.
+    Take,
 }
 
 impl Act {
-    pub(crate) const CHECK: Self = Self::Script(Task::Check);
-    pub(crate) const REFUND: Self = Self::Script(Task::Refund);
+    /// The task of the generic script.
+    fn task(&self) -> Option<Task> {
+        match self {
+            Self::Check => Some(Task::Check),
+            Self::Refund => Some(Task::Refund),
+            Self::Settle(_) => Some(Task::Settle),
+            Self::Charge => Some(Task::Charge),
+            Self::Reset | Self::Put(..) | Self::Take => None,
+        }
+    }
 }
 
 /// One thing to do to one key.
@@ -28,19 +47,30 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
+    pub(crate) fn new(plan: &RedisPlan, act: Act, key: Key<'_>, cost: Cost) -> Self {
+        Self { plan: plan.clone(), act, name: plan.name(key), cost }
+    }
+
+    /// Under the name of one of the key's receipts.
+    pub(crate) fn for_receipt(mut self, id: &str) -> Self {
+        self.name.extend_from_slice(b":r:");
+        self.name.extend_from_slice(id.as_bytes());
+        self
+    }
+
     /// Whether one script call can do both.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
-        self.act == other.act && self.plan.is(&other.plan)
+        self.act == other.act && matches!(self.act, Act::Check | Act::Reset) && self.plan.is(&other.plan)
     }
 }
 
-/// The script that does these, if one does.
-pub(crate) fn script<'a>(asks: &[&'a Ask]) -> Option<&'a Script> {
+/// The script that does these, if one does. `is_together`: all or nothing.
+pub(crate) fn script<'a>(asks: &[&'a Ask], is_together: bool) -> Option<&'a Script> {
     let first = asks.first()?;
     let load = if asks.len() == 1 { Load::One } else { Load::Many };
-    match first.act {
-        Act::Script(task) => Some(first.plan.script(task, load)),
-        Act::Reset => None,
+    match first.act.task()? {
+        Task::Check if !is_together => Some(first.plan.check_script(load).unwrap_or_else(|| Script::generic())),
+        _ => Some(Script::generic()),
     }
 }
 
@@ -59,31 +89,73 @@ impl GivenTime {
 }
 
 /// The command for asks that go together, of which there is at least one.
-pub(crate) fn command(asks: &[&Ask], given: Option<&GivenTime>) -> Option<Cmd> {
+pub(crate) fn command(asks: &[&Ask], is_together: bool, given: Option<&GivenTime>) -> Option<Cmd> {
     let first = asks.first()?;
-    Some(match (first.act, script(asks)) {
-        (Act::Script(task), Some(script)) => script_call(script, &first.plan, asks, task, given),
-        (Act::Script(_) | Act::Reset, _) => unlink(asks),
+    Some(match &first.act {
+        Act::Reset => unlink(asks),
+        Act::Put(bytes, keep_for) => {
+            let keep_ms = given.map_or(keep_for.as_millis() + 1, |given| u128::from(given.keep_ms));
+            let keep_ms = u64::try_from(keep_ms).unwrap_or(u64::MAX);
+            redis::cmd("SET").arg(&first.name).arg(&bytes[..]).arg("NX").arg("PX").arg(keep_ms).to_owned()
+        }
+        Act::Take => redis::cmd("GETDEL").arg(&first.name).to_owned(),
+        Act::Check | Act::Refund | Act::Settle(_) | Act::Charge => {
+            let script = script(asks, is_together)?;
+            let arguments = match first.plan.check_script(if asks.len() == 1 { Load::One } else { Load::Many }) {
+                Some(own) if own.sha == script.sha => check_arguments(asks, given),
+                _ => generic_arguments(asks, is_together, given),
+            };
+            call(script, asks, arguments)
+        }
     })
 }
 
-fn script_call(script: &Script, plan: &RedisPlan, asks: &[&Ask], task: Task, given: Option<&GivenTime>) -> Cmd {
-    let bytes: usize = asks.iter().map(|ask| ask.name.len() * plan.keys_a_check()).sum();
-    let mut command = Cmd::with_capacity(5 + asks.len() * plan.keys_a_check(), 160 + bytes);
-    command.arg("EVALSHA").arg(&*script.sha).arg(asks.len() * plan.keys_a_check());
+fn call(script: &Script, asks: &[&Ask], [first, second]: [Vec<u8>; 2]) -> Cmd {
+    let key_count: usize = asks.iter().map(|ask| ask.plan.keys_a_check()).sum();
+    let bytes: usize = asks.iter().map(|ask| ask.name.len() * ask.plan.keys_a_check()).sum();
+    let mut command = Cmd::with_capacity(5 + key_count, 160 + bytes);
+    command.arg("EVALSHA").arg(&*script.sha).arg(key_count);
     for ask in asks {
-        plan.add_names(&ask.name, &mut command);
+        ask.plan.add_names(&ask.name, &mut command);
     }
+    command.arg(first).arg(second);
+    command
+}
+
+/// The arguments of a script for checks of one policy. Checks of one cost in a row are a run.
+fn check_arguments(asks: &[&Ask], given: Option<&GivenTime>) -> [Vec<u8>; 2] {
     let (now, keep) = given.map_or((0, 0), GivenTime::numbers);
     let mut runs = Vec::with_capacity(28);
-    for (last, ask) in (1..).zip(asks) {
-        // Checks of one cost in a row are a run.
+    for (last, ask) in (1_u32..).zip(asks) {
         if asks.get(last as usize).is_none_or(|next| next.cost != ask.cost) {
-            plan.add_run(last, ask.cost, task, &mut runs);
+            runs.extend(last.to_be_bytes());
+            ask.plan.add_cost(ask.cost, true, &mut runs);
         }
     }
-    command.arg(plan.numbers(now, keep)).arg(runs);
-    command
+    [asks.first().map_or_else(Vec::new, |first| first.plan.numbers(now, keep)), runs]
+}
+
+/// The arguments of the generic script.
+fn generic_arguments(asks: &[&Ask], is_together: bool, given: Option<&GivenTime>) -> [Vec<u8>; 2] {
+    let (now, keep) = given.map_or((0, 0), GivenTime::numbers);
+    let task = match asks.first().and_then(|first| first.act.task()) {
+        _ if is_together => 1,
+        None | Some(Task::Check) => 0,
+        Some(Task::Refund) => 2,
+        Some(Task::Settle) => 3,
+        Some(Task::Charge) => 4,
+    };
+    let mut numbers =
+        [&now.to_be_bytes()[..], &keep.to_be_bytes(), &[task], &(asks.len() as u16).to_be_bytes()].concat();
+    let mut costs = Vec::new();
+    for ask in asks {
+        ask.plan.add_limits(&mut numbers);
+        ask.plan.add_cost(ask.cost, task <= 1, &mut costs);
+        if let Act::Settle(claims) = &ask.act {
+            ask.plan.add_claims(claims, &mut costs);
+        }
+    }
+    [numbers, costs]
 }
 
 fn unlink(asks: &[&Ask]) -> Cmd {

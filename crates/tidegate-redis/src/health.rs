@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::{Breaker, Histogram, StoreHealth};
+use tokio::time::Instant;
 
 use crate::error::AskError;
 
@@ -17,7 +18,12 @@ pub(crate) struct Health {
     carried: AtomicU64,
     latency: Histogram,
     last_error: Mutex<Option<AskError>>,
+    /// When Redis last refused what it was asked, while that has not ended.
+    refused_at: Mutex<Option<Instant>>,
 }
+
+/// Redis is taken to refuse no more once it has executed a write and has refused nothing for so long.
+const QUIET: Duration = Duration::from_secs(1);
 
 impl Health {
     pub(crate) fn breaker_opened(&self) {
@@ -34,6 +40,19 @@ impl Health {
 
     pub(crate) fn failed(&self, error: &AskError) {
         *self.last_error.lock() = Some(error.clone());
+        if let AskError::Refused(_) = error
+            && self.refused_at.lock().replace(Instant::now()).is_none()
+        {
+            self.breaker_opened();
+        }
+    }
+
+    /// Redis has executed a write.
+    pub(crate) fn wrote(&self) {
+        let mut refused_at = self.refused_at.lock();
+        if refused_at.is_some_and(|at| at.elapsed() >= QUIET) {
+            *refused_at = None;
+        }
     }
 
     pub(crate) fn trip(&self, took: Duration, carried: u64) {
@@ -44,6 +63,8 @@ impl Health {
 
     pub(crate) fn snapshot(&self, breaker: Breaker, in_flight: usize, waiting: usize) -> StoreHealth {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        // A server that answers and refuses, for want of memory or replicas say, decides nothing.
+        let breaker = if self.refused_at.lock().is_some() { Breaker::Open } else { breaker };
         let mut health = StoreHealth::new(breaker, self.latency.latency());
         health.breaker_openings = read(&self.breaker_openings);
         health.reconnects = read(&self.reconnects);

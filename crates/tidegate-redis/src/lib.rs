@@ -21,7 +21,6 @@ mod runtime;
 mod script;
 mod settings;
 mod store;
-mod together;
 mod url;
 
 pub use builder::{ConnectError, RedisStoreBuilder};

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Algorithm, Cost, Key, Policy};
+use tidegate_core::remote::{claim_in_micros, stored_limits};
+use tidegate_core::{ANY_RATE, Algorithm, BucketNumbers, Claim, Cost, Key, Limit, Policy};
 
 use crate::command::{Act, Ask, command};
 use crate::key;
-use crate::rate::{Refill, period_us};
-use crate::script::{Load, Script, Task};
+use crate::rate::{Refill, Span, period_us};
+use crate::script::{Load, Script, kind};
 
 /// A policy, worked out for Redis. Made by [`RedisStore`](crate::RedisStore). Clones share.
 #[derive(Clone, Debug)]
@@ -16,46 +17,58 @@ pub struct RedisPlan(Arc<Numbers>);
 #[derive(Debug)]
 struct Numbers {
     policy: Policy,
-    check: Script,
-    check_one: Script,
-    refund: Script,
-    shape: Vec<u8>,
+    /// The scripts for one check and for many; `None` for a policy that uses the generic one.
+    check_one: Option<Script>,
+    check: Option<Script>,
+    stem: Vec<u8>,
+    /// The kinds of the limits, in stored order.
+    kinds: Vec<u8>,
     /// The numbers of each limit, packed.
     limits: Vec<u8>,
-    /// Of the limits that are buckets, in order.
-    refills: Vec<Refill>,
+    /// For each limit that is a bucket, in order; `None` for the others.
+    refills: Vec<Option<Refill>>,
     log_count: usize,
     keys_a_check: usize,
+    weight: usize,
 }
+
+/// The work of a log, which is searched, in other limits.
+const LOG_WEIGHT: usize = 8;
 
 impl RedisPlan {
     pub(crate) fn new(prefix: &str, namespace: &str, policy: &Policy) -> Self {
-        let limits = policy.limits();
+        let limits: Vec<&Limit> = stored_limits(policy).collect();
         let log_count = limits.iter().filter(|limit| limit.algorithm() == Algorithm::SlidingWindowLog).count();
         let mut numbers = Vec::new();
         let mut refills = Vec::new();
-        for limit in limits {
-            if limit.algorithm().is_bucket() {
-                let refill = Refill::new(limit);
+        for limit in &limits {
+            let refill = limit.algorithm().is_bucket().then(|| Refill::new(limit));
+            if let Some(refill) = &refill {
                 let full = refill.full();
-                numbers.extend([full.us, full.part, refill.denominator]);
-                refills.push(refill);
+                let longest = if namespace == ANY_RATE { Span::NEVER } else { full };
+                let all = [full.us, full.part, refill.denominator, longest.us, longest.part];
+                numbers.extend(all.into_iter().flat_map(u64::to_be_bytes));
+                if limits.len() > 1 {
+                    numbers.extend(BucketNumbers::new(limit).to_bytes());
+                }
             } else {
-                numbers.extend([limit.limit() * 1_000, period_us(limit)]);
+                numbers.extend([limit.limit() * 1_000, period_us(limit)].into_iter().flat_map(u64::to_be_bytes));
             }
             if limit.algorithm() == Algorithm::FixedWindow {
-                numbers.push(u64::from(limit.opens_with_first_hit()));
+                numbers.extend(u64::from(limit.opens_with_first_hit()).to_be_bytes());
             }
+            refills.push(refill);
         }
         Self(Arc::new(Numbers {
-            check: Script::new(policy, Task::Check, Load::Many),
-            check_one: Script::new(policy, Task::Check, Load::One),
-            refund: Script::new(policy, Task::Refund, Load::Many),
-            shape: key::shape(prefix, namespace, policy),
-            limits: numbers.into_iter().flat_map(u64::to_be_bytes).collect(),
+            check: Script::check(policy, Load::Many),
+            check_one: Script::check(policy, Load::One),
+            stem: key::stem(prefix, namespace, policy),
+            kinds: limits.iter().map(|limit| kind(limit.algorithm())).collect(),
+            limits: numbers,
             refills,
             log_count,
             keys_a_check: log_count + usize::from(log_count < limits.len()),
+            weight: limits.len() + log_count * (LOG_WEIGHT - 1),
             policy: policy.clone(),
         }))
     }
@@ -68,18 +81,26 @@ impl RedisPlan {
         &self.0.policy
     }
 
-    /// The script for so many of a task.
-    pub(crate) fn script(&self, task: Task, load: Load) -> &Script {
-        match (task, load) {
-            (Task::Check, Load::One) => &self.0.check_one,
-            (Task::Check, Load::Many) => &self.0.check,
-            (Task::Refund, _) => &self.0.refund,
+    fn limit_count(&self) -> usize {
+        self.0.kinds.len()
+    }
+
+    /// The work of a check for Redis, a check of one limit being 1.
+    pub(crate) fn weight(&self) -> usize {
+        self.0.weight
+    }
+
+    /// The script of its own that checks so many; `None` where the generic one does.
+    pub(crate) fn check_script(&self, load: Load) -> Option<&Script> {
+        match load {
+            Load::One => self.0.check_one.as_ref(),
+            Load::Many => self.0.check.as_ref(),
         }
     }
 
     /// The name of a key's record.
     pub(crate) fn name(&self, key: Key<'_>) -> Vec<u8> {
-        key::name(&self.0.shape, key)
+        key::name(&self.0.stem, key)
     }
 
     /// How many of its limits are logs, each in a list of its own.
@@ -89,7 +110,7 @@ impl RedisPlan {
 
     /// Whether any limit is kept in the record itself.
     pub(crate) fn has_record(&self) -> bool {
-        self.0.log_count < self.0.policy.limits().len()
+        self.0.log_count < self.limit_count()
     }
 
     /// How many names a key has.
@@ -105,23 +126,36 @@ impl RedisPlan {
         }
     }
 
-    /// The first argument: the time that is given, how long to keep what is written then, and the numbers of the limits.
+    /// The first argument of a check script: the time that is given, how long to keep what is written then, and the numbers
+    /// of the limits.
     pub(crate) fn numbers(&self, now_us: u64, keep_ms: u64) -> Vec<u8> {
         [&now_us.to_be_bytes()[..], &keep_ms.to_be_bytes(), &self.0.limits].concat()
     }
 
-    /// Adds a run of checks of one cost: the last of them, the cost, and the time it takes to refill for each bucket; of
-    /// what is given back, no more than a whole bucket's.
-    pub(crate) fn add_run(&self, last: u32, cost: Cost, task: Task, runs: &mut Vec<u8>) {
-        runs.extend(last.to_be_bytes());
-        runs.extend(cost.thousandths().to_be_bytes());
-        for refill in &self.0.refills {
-            let span = match task {
-                Task::Check => refill.span(cost),
-                Task::Refund => refill.span_at_most_full(cost),
-            };
-            runs.extend(span.us.to_be_bytes());
-            runs.extend(span.part.to_be_bytes());
+    /// Adds what the generic script has to know of the limits.
+    pub(crate) fn add_limits(&self, numbers: &mut Vec<u8>) {
+        numbers.extend([self.limit_count() as u8, u8::from(self.has_record())]);
+        numbers.extend(&self.0.kinds);
+        numbers.extend(&self.0.limits);
+    }
+
+    /// Adds a cost, and the time it takes to refill for each bucket; of what is not checked, no more than a whole bucket's.
+    pub(crate) fn add_cost(&self, cost: Cost, is_check: bool, costs: &mut Vec<u8>) {
+        costs.extend(cost.thousandths().to_be_bytes());
+        for refill in self.0.refills.iter().flatten() {
+            let span = if is_check { refill.span(cost) } else { refill.span_at_most_full(cost) };
+            costs.extend(span.us.to_be_bytes());
+            costs.extend(span.part.to_be_bytes());
+        }
+    }
+
+    /// Adds where each limit counted a request.
+    pub(crate) fn add_claims(&self, claims: &[Claim], costs: &mut Vec<u8>) {
+        for (index, refill) in self.0.refills.iter().enumerate() {
+            let denominator = refill.as_ref().map_or(1, |refill| refill.denominator);
+            let (us, part) = claim_in_micros(&self.0.policy, claims, index, denominator);
+            costs.extend(us.to_be_bytes());
+            costs.extend(part.to_be_bytes());
         }
     }
 
@@ -129,14 +163,17 @@ impl RedisPlan {
     #[doc(hidden)]
     #[must_use]
     pub fn raw_call(&self, key: Key<'_>) -> (String, Vec<Vec<u8>>) {
-        let ask = Ask { plan: self.clone(), act: Act::CHECK, name: self.name(key), cost: Cost::ONE };
-        let words = command(&[&ask], None).map(|command| {
+        let ask = Ask::new(self, Act::Check, key, Cost::ONE);
+        let words = command(&[&ask], false, None).map(|command| {
             let word = |argument: redis::Arg<&[u8]>| match argument {
                 redis::Arg::Simple(word) => Some(word.to_vec()),
                 _ => None,
             };
             command.args_iter().filter_map(word).collect()
         });
-        (self.0.check_one.text.to_string(), words.unwrap_or_default())
+        (
+            self.0.check_one.as_ref().map_or_else(String::new, |script| script.text.to_string()),
+            words.unwrap_or_default(),
+        )
     }
 }

@@ -13,6 +13,11 @@ pub(crate) struct Span {
     pub(crate) part: u64,
 }
 
+impl Span {
+    /// Longer than any other.
+    pub(crate) const NEVER: Self = Self { us: NEVER_US, part: 0 };
+}
+
 /// How long a bucket's units take to refill: a thousandth takes `numerator / denominator` microseconds, in lowest terms.
 #[derive(Clone, Debug)]
 pub(crate) struct Refill {
@@ -36,7 +41,7 @@ impl Refill {
     /// A cost's; of one that never fits, a span that never does.
     pub(crate) fn span(&self, cost: Cost) -> Span {
         if cost.thousandths() > self.capacity {
-            return Span { us: NEVER_US, part: 0 };
+            return Span::NEVER;
         }
         self.exact(cost.thousandths())
     }

@@ -3,28 +3,49 @@
 use std::collections::HashMap;
 
 use redis::Value;
-use tidegate_core::remote::{self, Stored};
-use tidegate_core::{Algorithm, Cost, Decision, Limit, Record, Timestamp};
+use tidegate_core::remote::{self, Stored, stored_limits};
+use tidegate_core::{Algorithm, BucketNumbers, Claim, Claims, Cost, Decision, Limit, Record, Settlement, Timestamp};
 
 use crate::command::{Act, Ask};
 use crate::error::ReplyError;
 use crate::plan::RedisPlan;
 use crate::rate::{Refill, period_us};
 
-/// The answers to asks that went together, in their order.
-pub(crate) fn answers(asks: &[&Ask], value: &Value) -> Result<Vec<Result<Decision, ReplyError>>, ReplyError> {
+/// The answer to one ask.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) decision: Decision,
+    /// The claims of an admitted request.
+    pub(crate) claims: Claims,
+    /// The bytes that were stored under the name of an ask to take them.
+    pub(crate) bytes: Option<Vec<u8>>,
+}
+
+/// The answers to asks that went together, in their order. `is_together`: all or nothing.
+pub(crate) fn answers(
+    asks: &[&Ask],
+    is_together: bool,
+    value: &Value,
+) -> Result<Vec<Result<Answer, ReplyError>>, ReplyError> {
     let Some(first) = asks.first() else { return Ok(Vec::new()) };
-    if first.act == Act::Reset {
-        return Ok(asks.iter().map(|ask| Ok(untouched(&ask.plan))).collect());
+    if matches!(first.act, Act::Reset | Act::Put(..) | Act::Take) {
+        return Ok(asks.iter().map(|ask| Ok(untouched(&ask.plan, value))).collect());
     }
-    let reply = Reply::read(value, asks.len(), &first.plan)?;
-    let mut explained = Explained { reply: &reply, plan: &first.plan, records: HashMap::new() };
+    let reply = Reply::read(value, asks)?;
+    let none_taken = is_together && reply.verdicts.iter().any(|verdict| *verdict != b'1');
+    let mut explained = Explained { reply: &reply, none_taken, next_log: 0, records: HashMap::new() };
     Ok(asks.iter().enumerate().map(|(index, ask)| explained.answer(index, ask)).collect())
 }
 
-/// A decision on a key of which nothing is kept.
-fn untouched(plan: &RedisPlan) -> Decision {
-    remote::decide(plan.policy(), &mut Record::default(), Timestamp::default(), Cost::ZERO)
+/// The answer to what is no decision: as on a key of which nothing is kept, and the bytes that came back.
+fn untouched(plan: &RedisPlan, value: &Value) -> Answer {
+    let decision = remote::decide(plan.policy(), &mut Record::default(), Timestamp::default(), Cost::ZERO);
+    let bytes = match value {
+        Value::BulkString(bytes) => Some(bytes.clone()),
+        Value::Okay => Some(Vec::new()),
+        _ => None,
+    };
+    Answer { decision, claims: Claims::new(), bytes }
 }
 
 /// A script's answer, its parts told apart and counted.
@@ -36,7 +57,7 @@ struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    fn read(value: &'a Value, count: usize, plan: &RedisPlan) -> Result<Self, ReplyError> {
+    fn read(value: &'a Value, asks: &[&Ask]) -> Result<Self, ReplyError> {
         let Value::Array(parts) = value else { return Err(ReplyError::NotAnAnswer) };
         let (now, verdicts, records, logs) = match &parts[..] {
             [Value::Int(now), Value::BulkString(verdicts), Value::Array(records)] => (now, verdicts, records, &[][..]),
@@ -46,8 +67,11 @@ impl<'a> Reply<'a> {
             _ => return Err(ReplyError::NotAnAnswer),
         };
         let now = u64::try_from(*now).ok().and_then(Timestamp::from_micros).ok_or(ReplyError::NotAnAnswer)?;
-        let record_count = if plan.has_record() { count } else { 0 };
-        if verdicts.len() != count || records.len() != record_count || logs.len() != count * plan.log_count() {
+        let log_count: usize = asks.iter().map(|ask| ask.plan.log_count()).sum();
+        // Where nothing is kept in a record, none need be there.
+        let are_records_good =
+            records.len() == asks.len() || (records.is_empty() && asks.iter().all(|ask| !ask.plan.has_record()));
+        if verdicts.len() != asks.len() || !are_records_good || logs.len() != log_count {
             return Err(ReplyError::NotAnAnswer);
         }
         Ok(Self { now, verdicts, records, logs })
@@ -57,12 +81,16 @@ impl<'a> Reply<'a> {
 /// Walks through the checks in order and carries each key's record on from one to the next, as the script did.
 struct Explained<'a> {
     reply: &'a Reply<'a>,
-    plan: &'a RedisPlan,
+    /// Set if one of several denied, so that nothing was taken.
+    none_taken: bool,
+    next_log: usize,
     records: HashMap<&'a [u8], Record>,
 }
 
 impl<'a> Explained<'a> {
-    fn answer(&mut self, index: usize, ask: &'a Ask) -> Result<Decision, ReplyError> {
+    fn answer(&mut self, index: usize, ask: &'a Ask) -> Result<Answer, ReplyError> {
+        let first_log = self.next_log;
+        self.next_log += ask.plan.log_count();
         let is_allowed = match self.reply.verdicts.get(index) {
             Some(b'1') => true,
             Some(b'0') => false,
@@ -70,42 +98,55 @@ impl<'a> Explained<'a> {
         };
         let mut record = match self.records.remove(&ask.name[..]) {
             Some(record) => record,
-            None => self.stored_record(index)?,
+            None => self.stored_record(index, &ask.plan)?,
         };
-        let (policy, now) = (self.plan.policy(), self.reply.now);
+        let (policy, now) = (ask.plan.policy(), self.reply.now);
         let mut cost = ask.cost;
-        if ask.act == Act::REFUND {
-            policy.refund(&mut record, now, cost);
+        match &ask.act {
+            Act::Check if self.none_taken && is_allowed => cost = Cost::ZERO,
+            Act::Check | Act::Reset | Act::Put(..) | Act::Take => {}
+            Act::Refund => drop(policy.refund(&mut record, now, cost)),
+            Act::Settle(claims) => {
+                let settlement = Settlement { claims, taken: cost, actual: Cost::ZERO };
+                policy.settle(&mut record, now, &settlement);
+            }
+            Act::Charge => {
+                let claims: Claims = policy.limits().iter().map(|_| Claim::default()).collect();
+                let settlement = Settlement { claims: &claims, taken: Cost::ZERO, actual: cost };
+                policy.settle(&mut record, now, &settlement);
+            }
+        }
+        if ask.act != Act::Check {
             cost = Cost::ZERO;
         }
-        self.put_logs(index, &mut record)?;
-        let decision = remote::decide(policy, &mut record, now, cost);
-        if ask.act == Act::CHECK && decision.is_allowed() != is_allowed {
+        self.put_logs(first_log, &ask.plan, &mut record)?;
+        let (decision, claims) = remote::admit(policy, &mut record, now, cost);
+        if ask.act == Act::Check && decision.is_allowed() != is_allowed {
             return Err(ReplyError::Disagrees);
         }
         self.records.insert(&ask.name, record);
-        Ok(decision)
+        let claims = if self.none_taken || ask.act != Act::Check { Claims::new() } else { claims };
+        Ok(Answer { decision, claims, bytes: None })
     }
 
-    fn stored_record(&self, index: usize) -> Result<Record, ReplyError> {
-        let limits = self.plan.policy().limits();
+    fn stored_record(&self, index: usize, plan: &RedisPlan) -> Result<Record, ReplyError> {
+        let limits: Vec<&Limit> = stored_limits(plan.policy()).collect();
         let stored = match self.reply.records.get(index) {
             None | Some(Value::Nil) => vec![Stored::Fresh; limits.len()],
-            Some(Value::BulkString(record)) => stored_states(limits, record).ok_or(ReplyError::Unreadable)?,
+            Some(Value::BulkString(record)) => stored_states(&limits, record).ok_or(ReplyError::Unreadable)?,
             Some(_) => return Err(ReplyError::NotAnAnswer),
         };
-        Ok(remote::record(self.plan.policy(), &stored))
+        Ok(remote::record(plan.policy(), &stored))
     }
 
-    fn put_logs(&self, index: usize, record: &mut Record) -> Result<(), ReplyError> {
-        let first = index * self.plan.log_count();
-        let logs = self.plan.policy().limits().iter().enumerate().filter(|(_, limit)| is_log(limit));
+    fn put_logs(&self, first: usize, plan: &RedisPlan, record: &mut Record) -> Result<(), ReplyError> {
+        let logs = stored_limits(plan.policy()).enumerate().filter(|(_, limit)| is_log(limit));
         for (log, (limit, _)) in logs.enumerate() {
             let Some(Value::BulkString(summary)) = self.reply.logs.get(first + log) else {
                 return Err(ReplyError::NotAnAnswer);
             };
             let stored = log_summary(summary).ok_or(ReplyError::NotAnAnswer)?;
-            remote::replace(self.plan.policy(), record, limit, stored);
+            remote::replace(plan.policy(), record, limit, stored);
         }
         Ok(())
     }
@@ -116,7 +157,7 @@ fn is_log(limit: &Limit) -> bool {
 }
 
 /// The states in a record: one a limit, but for logs. Where there are several, each comes after its length.
-fn stored_states(limits: &[Limit], mut record: &[u8]) -> Option<Vec<Stored>> {
+fn stored_states(limits: &[&Limit], mut record: &[u8]) -> Option<Vec<Stored>> {
     let is_alone = limits.iter().filter(|limit| !is_log(limit)).count() == 1;
     let mut next = || {
         if is_alone {
@@ -127,7 +168,12 @@ fn stored_states(limits: &[Limit], mut record: &[u8]) -> Option<Vec<Stored>> {
         record = rest;
         Some(text)
     };
-    let state = |limit: &Limit| if is_log(limit) { Some(Stored::Fresh) } else { stored_state(limit, next()?) };
+    let is_only = limits.len() == 1;
+    let state = |limit: &&Limit| match limit.algorithm() {
+        Algorithm::SlidingWindowLog => Some(Stored::Fresh),
+        algorithm if algorithm.is_bucket() && !is_only => stored_version(limit, next()?),
+        _ => stored_state(limit, next()?),
+    };
     let states: Option<Vec<Stored>> = limits.iter().map(state).collect();
     states.filter(|_| record.is_empty())
 }
@@ -146,6 +192,16 @@ fn stored_state(limit: &Limit, text: &[u8]) -> Option<Stored> {
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => stored_bucket(limit, text),
         Algorithm::SlidingWindowLog => None,
     }
+}
+
+/// Reads the state with the numbers of this bucket, beside other limits.
+fn stored_version(limit: &Limit, text: &[u8]) -> Option<Stored> {
+    let (versions, []) = text.as_chunks::<32>() else { return None };
+    let numbers = BucketNumbers::new(limit).to_bytes();
+    let own = versions.iter().find_map(|version| version.strip_prefix(&numbers));
+    let Some(own) = own else { return Some(Stored::Fresh) };
+    let [free_at, part] = unpacked(own, [8, 8])?;
+    Some(Stored::Bucket { free_at, part, denominator: Refill::new(limit).denominator })
 }
 
 fn stored_bucket(limit: &Limit, text: &[u8]) -> Option<Stored> {

@@ -8,18 +8,20 @@ use crate::command::GivenTime;
 /// together on the next.
 pub(crate) const MAX_FLIGHTS: usize = 4;
 
-/// Checks that go on one trip, where so many wait. Redis does nothing else meanwhile: this is about half a millisecond.
+/// The weight of the checks that go on one trip, where so many wait. Redis does nothing else at that time: this is about half
+/// a millisecond.
 pub(crate) const MAX_BATCH: usize = 128;
 
-/// Checks in one script call, however many are asked at once.
-pub(crate) const MAX_CALL: usize = 512;
+/// The weight of the checks of one caller that are on their way at a time, however many it asks for at once. So no caller keeps
+/// Redis from answering the others within their deadline.
+pub(crate) const MAX_PARCEL: usize = 256;
 
 /// So many trips in a row without an answer open the breaker.
 pub(crate) const MAX_FAILURES: u32 = 3;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Every name in Redis begins with it.
+    /// Every name in Redis begins with it and a `:`.
     pub(crate) prefix: String,
     /// A check is answered within it, by Redis or without.
     pub(crate) deadline: Duration,
@@ -33,7 +35,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            prefix: "tg:".to_owned(),
+            prefix: "tg".to_owned(),
             deadline: Duration::from_millis(50),
             connect_timeout: Duration::from_millis(500),
             max_waiting: 4_096,

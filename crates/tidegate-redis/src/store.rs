@@ -3,8 +3,11 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use tidegate_core::{BlockingError, Cost, Decision, Degraded, Key, Policy, Store, StoreError, StoreHealth, remote};
+use tidegate_core::{
+    Admission, BlockingError, Cost, Decision, Degraded, Key, Policy, Settlement, Store, StoreError, StoreHealth, remote,
+};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
@@ -14,9 +17,9 @@ use crate::error::AskError;
 use crate::health::Health;
 use crate::line::{Line, NotExecuted, Outcome, Parcel, Trouble};
 use crate::plan::RedisPlan;
+use crate::reply::Answer;
 use crate::runtime::OwnRuntime;
-use crate::settings::Settings;
-use crate::together::{MOST_TOGETHER, Remembered};
+use crate::settings::{MAX_PARCEL, Settings};
 
 /// Records in Redis: the same decisions for every process that shares it. Clones share.
 ///
@@ -44,7 +47,6 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     /// The runtime, where it is the store's own.
     pub(crate) own: Option<OwnRuntime>,
-    pub(crate) together: Remembered,
 }
 
 /// How the node of a key is found.
@@ -58,11 +60,23 @@ impl RedisStore {
         Self(Arc::new(shared))
     }
 
-    fn ask(&self, plan: &RedisPlan, act: Act, key: Key<'_>, cost: Cost) -> Ask {
-        Ask { plan: plan.clone(), act, name: plan.name(key), cost }
+    /// Returns Redis' `maxmemory-policy` if it lets Redis evict counters, which all have an expiry. `None` if it does not, if
+    /// there is no `maxmemory`, or if Redis does not say.
+    pub async fn evicting_policy(&self) -> Option<String> {
+        let mut connection = match &self.0.route {
+            Route::Single(line) => line.connection()?,
+            Route::Cluster(cluster) => cluster.any_connection()?,
+        };
+        let info = redis::cmd("INFO").arg("memory").to_owned();
+        let asked = info.query_async::<String>(&mut connection);
+        let text = tokio::time::timeout(self.0.settings.connect_timeout, asked).await.ok()?.ok()?;
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let has_maximum = field("maxmemory").is_some_and(|bytes| bytes.trim() != "0");
+        let policy = field("maxmemory_policy")?.trim();
+        (has_maximum && policy != "noeviction").then(|| policy.to_owned())
     }
 
-    async fn answer(&self, ask: Ask) -> Result<Decision, StoreError> {
+    async fn answer(&self, ask: Ask) -> Result<Answer, StoreError> {
         let deadline = Instant::now() + self.0.settings.deadline;
         let answered = match &self.0.route {
             Route::Cluster(cluster) => cluster.ask(ask, deadline).await,
@@ -75,26 +89,22 @@ impl RedisStore {
     }
 
     /// In one call, where all keys are on one server.
-    async fn answers_together(&self, line: &Line, asks: Vec<Ask>) -> Result<Vec<Decision>, StoreError> {
+    async fn answers_together(&self, line: &Line, asks: Vec<Ask>) -> Result<Vec<Admission>, StoreError> {
         let deadline = Instant::now() + self.0.settings.deadline;
-        let together = Some(self.0.together.script(&asks));
-        let outcomes = line.send(Parcel { together, ..Parcel::of(asks) }, deadline).await;
-        let decisions: Result<Vec<Decision>, AskError> = outcomes.into_iter().map(settled).collect();
-        decisions.map_err(|error| self.failed(error))
+        let outcomes = line.send(Parcel { is_together: true, ..Parcel::of(asks) }, deadline).await;
+        let answers: Result<Vec<Answer>, AskError> = outcomes.into_iter().map(settled).collect();
+        let admission = |answer: Answer| (answer.decision, answer.claims);
+        Ok(answers.map_err(|error| self.failed(error))?.into_iter().map(admission).collect())
     }
 
-    /// On a task of its own: who goes away in the middle leaves nothing half taken.
-    async fn answers_in_order(
-        &self,
-        requests: &[(&RedisPlan, Key<'_>, Cost)],
-    ) -> Result<Vec<Option<Decision>>, StoreError> {
+    /// On a task of its own: a caller that goes away in the middle leaves nothing half taken.
+    async fn answers_in_order(&self, requests: &[Request<'_>]) -> Result<Vec<Option<Admission>>, StoreError> {
         let store = self.clone();
         let owned: Vec<(RedisPlan, Vec<u8>, Cost)> =
             requests.iter().map(|(plan, key, cost)| ((*plan).clone(), key.as_bytes().to_vec(), *cost)).collect();
         let task = self.0.runtime.spawn(async move {
             let keyed = owned.iter().filter_map(|(plan, key, cost)| Some((plan, Key::new(key).ok()?, *cost)));
-            let requests: Vec<(&RedisPlan, Key<'_>, Cost)> = keyed.collect();
-            remote::check_in_order(&store, &requests).await
+            remote::check_in_order(&store, &keyed.collect::<Vec<_>>()).await
         });
         match task.await {
             Ok(answer) => answer,
@@ -102,16 +112,40 @@ impl RedisStore {
         }
     }
 
+    /// Asks about many keys, in parts that follow one another: what is about one key is decided in order, and no caller keeps
+    /// Redis busy for long. Each part has its deadline; once one is not answered, the rest is not asked.
     async fn answers(&self, asks: Vec<Ask>) -> Vec<Result<Decision, StoreError>> {
-        let deadline = Instant::now() + self.0.settings.deadline;
-        let answered: Vec<Result<Decision, AskError>> = match &self.0.route {
-            Route::Cluster(cluster) => cluster.ask_many(asks, deadline).await,
-            Route::Single(line) => {
-                let outcomes = line.send(Parcel::of(asks), deadline).await;
-                outcomes.into_iter().map(settled).collect()
+        let mut decisions = Vec::with_capacity(asks.len());
+        let mut lost: Option<AskError> = None;
+        for part in parts(asks) {
+            if let Some(error) = &lost {
+                decisions.extend(part.iter().map(|_| Err(self.failed(error.clone()))));
+                continue;
             }
-        };
-        answered.into_iter().map(|answer| answer.map_err(|error| self.failed(error))).collect()
+            for answer in self.answer_part(part).await {
+                if let Err(error @ (AskError::Timeout | AskError::Disconnected(_) | AskError::BreakerOpen(_))) = &answer
+                {
+                    lost = Some(error.clone());
+                }
+                decisions.push(match answer {
+                    Ok(answer) => Ok(answer.decision),
+                    Err(error) => Err(self.failed(error)),
+                });
+            }
+        }
+        decisions
+    }
+
+    async fn answer_part(&self, asks: Vec<Ask>) -> Vec<Result<Answer, AskError>> {
+        let deadline = Instant::now() + self.0.settings.deadline;
+        match &self.0.route {
+            Route::Cluster(cluster) => cluster.ask_many(asks, deadline).await,
+            Route::Single(line) => line.send(Parcel::of(asks), deadline).await.into_iter().map(settled).collect(),
+        }
+    }
+
+    async fn decide(&self, ask: Ask) -> Result<Decision, StoreError> {
+        Ok(self.in_runtime(self.answer(ask)).await?.decision)
     }
 
     fn failed(&self, error: AskError) -> StoreError {
@@ -125,8 +159,48 @@ impl RedisStore {
     }
 }
 
+/// Asks in parts of a weight that one caller may have on its way at a time.
+fn parts(asks: Vec<Ask>) -> Vec<Vec<Ask>> {
+    let mut parts: Vec<Vec<Ask>> = vec![Vec::new()];
+    let mut weight = 0;
+    for ask in asks {
+        weight += ask.plan.weight();
+        if weight > MAX_PARCEL {
+            weight = ask.plan.weight();
+            parts.push(Vec::new());
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push(ask);
+        }
+    }
+    parts
+}
+
+type Request<'a> = (&'a RedisPlan, Key<'a>, Cost);
+
+/// Requests about one record as one of the summed cost, and for each request which one that is.
+fn merged<'a>(requests: &[Request<'a>]) -> (Vec<Request<'a>>, Vec<usize>) {
+    let (mut merged, mut names, mut places) = (Vec::<Request<'a>>::new(), Vec::new(), Vec::new());
+    for (plan, key, cost) in requests {
+        let name = plan.name(*key);
+        let place = names.iter().position(|other| *other == name).unwrap_or(merged.len());
+        places.push(place);
+        match merged.get_mut(place) {
+            Some((_, _, sum)) => {
+                let thousandths = sum.thousandths().saturating_add(cost.thousandths());
+                *sum = Cost::from_thousandths(thousandths).unwrap_or(Cost::MAX);
+            }
+            None => {
+                merged.push((*plan, *key, *cost));
+                names.push(name);
+            }
+        }
+    }
+    (merged, places)
+}
+
 /// What a server that is alone answered. Where it sends elsewhere, it is not alone.
-fn settled(outcome: Outcome) -> Result<Decision, AskError> {
+fn settled(outcome: Outcome) -> Result<Answer, AskError> {
     outcome.map_err(|trouble| match trouble {
         Trouble::Failed(error) => error,
         Trouble::Not(NotExecuted::ReadOnly) => AskError::Refused("it is a replica".into()),
@@ -145,36 +219,70 @@ impl Store for RedisStore {
     }
 
     async fn check(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
-        self.in_runtime(self.answer(self.ask(plan, Act::CHECK, key, cost))).await
+        self.decide(Ask::new(plan, Act::Check, key, cost)).await
     }
 
     async fn check_many(&self, plan: &RedisPlan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
-        let asks = requests.iter().map(|(key, cost)| self.ask(plan, Act::CHECK, *key, *cost)).collect();
+        let asks = requests.iter().map(|(key, cost)| Ask::new(plan, Act::Check, *key, *cost)).collect();
         self.in_runtime(self.answers(asks)).await
     }
 
-    async fn check_together(
-        &self,
-        requests: &[(&RedisPlan, Key<'_>, Cost)],
-    ) -> Result<Vec<Option<Decision>>, StoreError> {
-        match &self.0.route {
-            Route::Single(line) if requests.len() <= MOST_TOGETHER => {
-                let ask = |(plan, key, cost): &(&RedisPlan, Key<'_>, Cost)| self.ask(plan, Act::CHECK, *key, *cost);
-                let asks = requests.iter().map(ask).collect();
-                let decisions = self.in_runtime(self.answers_together(line, asks)).await?;
-                Ok(decisions.into_iter().map(Some).collect())
+    async fn admit(&self, requests: &[(&RedisPlan, Key<'_>, Cost)]) -> Result<Vec<Option<Admission>>, StoreError> {
+        let (requests, places) = merged(requests);
+        let admissions = match &self.0.route {
+            Route::Single(line) => {
+                let asks = requests.iter().map(|(plan, key, cost)| Ask::new(plan, Act::Check, *key, *cost)).collect();
+                let admissions = self.in_runtime(self.answers_together(line, asks)).await?;
+                admissions.into_iter().map(Some).collect()
             }
             // The keys may be on different nodes.
-            _ => self.answers_in_order(requests).await,
-        }
+            Route::Cluster(_) => self.answers_in_order(&requests).await?,
+        };
+        Ok(places.into_iter().map(|place| admissions.get(place).cloned().flatten()).collect())
+    }
+
+    async fn admit_one(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
+        let answer = self.in_runtime(self.answer(Ask::new(plan, Act::Check, key, cost))).await?;
+        Ok((answer.decision, answer.claims))
+    }
+
+    async fn settle(
+        &self,
+        plan: &RedisPlan,
+        key: Key<'_>,
+        settlement: &Settlement<'_>,
+    ) -> Result<Decision, StoreError> {
+        let Settlement { claims, taken, actual } = settlement;
+        let ask = match (taken.checked_sub(*actual), actual.checked_sub(*taken)) {
+            (Some(rest), _) => Ask::new(plan, Act::Settle(claims.iter().copied().collect()), key, rest),
+            (None, extra) => Ask::new(plan, Act::Charge, key, extra.unwrap_or(Cost::ZERO)),
+        };
+        self.decide(ask).await
     }
 
     async fn refund(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
-        self.in_runtime(self.answer(self.ask(plan, Act::REFUND, key, cost))).await
+        self.decide(Ask::new(plan, Act::Refund, key, cost)).await
     }
 
     async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<(), StoreError> {
-        self.in_runtime(self.answer(self.ask(plan, Act::Reset, key, Cost::ZERO))).await.map(drop)
+        self.decide(Ask::new(plan, Act::Reset, key, Cost::ZERO)).await.map(drop)
+    }
+
+    async fn keep_receipt(
+        &self,
+        plan: &RedisPlan,
+        key: Key<'_>,
+        id: &str,
+        receipt: &[u8],
+        keep_for: Duration,
+    ) -> Result<(), StoreError> {
+        let ask = Ask::new(plan, Act::Put(receipt.to_vec(), keep_for), key, Cost::ZERO);
+        self.decide(ask.for_receipt(id)).await.map(drop)
+    }
+
+    async fn take_receipt(&self, plan: &RedisPlan, key: Key<'_>, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let ask = Ask::new(plan, Act::Take, key, Cost::ZERO).for_receipt(id);
+        Ok(self.in_runtime(self.answer(ask)).await?.bytes)
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {

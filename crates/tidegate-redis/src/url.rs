@@ -69,7 +69,8 @@ pub(crate) struct RedisUrl {
     pub(crate) settings: Settings,
 }
 
-/// A URL that is not one of Redis', and what was expected. Never shows a password.
+/// A URL that is not one of Redis', and what was expected. It repeats no part of the URL but options: in a mistyped URL any
+/// part may be the password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UrlError(String);
@@ -97,7 +98,7 @@ impl FromStr for RedisUrl {
             "rediss+sentinel" => (Some(Tls::default()), Kind::Sentinel),
             "redis+cluster" => (None, Kind::Cluster),
             "rediss+cluster" => (Some(Tls::default()), Kind::Cluster),
-            other => return error(format!("unknown scheme `{other}://`: expected {SCHEMES}")),
+            _ => return error(format!("unknown scheme: expected {SCHEMES}")),
         };
         let (login, rest) = login(rest)?;
         let (topology, database) = place(kind, rest)?;
@@ -120,7 +121,7 @@ enum Kind {
 
 fn decoded(text: &str) -> Result<String, UrlError> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| UrlError(format!("`{text}` is not UTF-8 once its percent signs are read")))
+    decoded.map(Into::into).map_err(|_| UrlError("a part is not UTF-8 once its percent signs are read".to_owned()))
 }
 
 /// `user:password@`, `:password@`, or nothing. The last `@` counts, so that one in a password may stand as it is.
@@ -175,7 +176,7 @@ fn database(text: &str) -> Result<i64, UrlError> {
         number => number
             .parse::<u16>()
             .map(i64::from)
-            .map_err(|_| UrlError(format!("`{number}` is not a database: expected a number such as 0"))),
+            .map_err(|_| UrlError("the database is invalid: expected a number such as 0".to_owned())),
     }
 }
 
@@ -184,16 +185,18 @@ pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, UrlError
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
             Some((host, port)) => (host, port.strip_prefix(':').unwrap_or(port)),
-            None => return error(format!("`{text}`: expected [address]:port")),
+            None => return error("the host is invalid: expected [address]:port"),
         },
         None => text.rsplit_once(':').unwrap_or((text, "")),
     };
     if host.contains(':') && !text.starts_with('[') {
-        return error(format!("`{text}`: expected an IPv6 address in brackets, as [::1]:6379"));
+        return error("the host is invalid: expected an IPv6 address in brackets, as [::1]:6379");
     }
     let port = match port {
         "" => default_port,
-        port => port.parse().map_err(|_| UrlError(format!("`{port}` is not a port")))?,
+        port => {
+            port.parse().map_err(|_| UrlError("the port is invalid: expected a number, as in host:6379".to_owned()))?
+        }
     };
     let host = if host.is_empty() { "127.0.0.1".to_owned() } else { decoded(host)? };
     Ok(Address { host, port })
@@ -329,8 +332,8 @@ mod tests {
             ("", "expected redis://"),
             ("http://h", "unknown scheme"),
             ("redis://a,b", "redis+cluster://"),
-            ("redis://h/x", "not a database"),
-            ("redis://h:99999", "not a port"),
+            ("redis://h/x", "the database is invalid"),
+            ("redis://h:99999", "the port is invalid"),
             ("redis://::1", "brackets"),
             ("redis://me@h", "without a password"),
             ("redis://:p?ss@h", "%3F"),

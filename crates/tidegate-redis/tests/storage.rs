@@ -60,7 +60,9 @@ fn a_log_takes_at_most_20_bytes_an_entry() {
             assert!(limiter.check("k").cost(fastrand::u64(1..20)).wait().unwrap().is_allowed());
             made += 1;
         }
-        let Value::Int(bytes) = server.command(&["MEMORY", "USAGE", "tg:sl/1d:{k}", "SAMPLES", "0"]) else { panic!() };
+        let Value::Int(bytes) = server.command(&["MEMORY", "USAGE", "tg::sl/100000/1d:{k}", "SAMPLES", "0"]) else {
+            panic!()
+        };
         assert!(bytes <= 20 * entries, "{bytes} bytes for {entries} entries");
     }
 }
@@ -76,10 +78,10 @@ fn a_large_log_is_trimmed() {
             redis.call('RPUSH', KEYS[1], string.format('%d', at), string.format('%d', entry * 1000))
         end
         redis.call('PEXPIRE', KEYS[1], 60000)";
-    server.command(&["EVAL", make, "1", "tg:sl/1m:{k}"]);
+    server.command(&["EVAL", make, "1", "tg::sl/1000000/1m:{k}"]);
     let limiter = closed(&format!("{}?timeout=5s", server.url()), "sliding_window_log 1000000/minute");
     assert_eq!(limiter.check("k").wait().unwrap().remaining(), 1_000_000 - 11);
-    let Value::Int(length) = server.command(&["LLEN", "tg:sl/1m:{k}"]) else { panic!() };
+    let Value::Int(length) = server.command(&["LLEN", "tg::sl/1000000/1m:{k}"]) else { panic!() };
     assert_eq!(length, 1 + 2 * 11);
     assert_eq!(limiter.refund("k", 100).wait().unwrap().remaining(), 1_000_000);
     assert!(server.keys().is_empty());

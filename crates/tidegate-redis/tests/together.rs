@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Book, Cost, Decision, Effect, FailurePolicy, Gate, ManualClock, MemoryStore, Rules, Store, Subject, Timestamp,
-    Verdict,
+    Book, Cost, Decision, FailurePolicy, Gate, ManualClock, MemoryStore, Rules, Store, Subject, Timestamp, Verdict,
 };
 use tidegate_redis::RedisStore;
 use tidegate_testkit::Answer;
@@ -146,8 +145,9 @@ fn scripts_that_are_flushed_are_brought_again() {
     }
 }
 
+/// A denial that is remembered says nothing of how long the others deny.
 #[test]
-fn what_is_known_to_be_denied_is_not_asked_for() {
+fn c2_a_remembered_denial_does_not_hide_a_longer_one() {
     let redis = RedisServer::start();
     let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), two_limits(FailurePolicy::Closed));
     let ask = |address: &str| {
@@ -155,20 +155,21 @@ fn what_is_known_to_be_denied_is_not_asked_for() {
         gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap()
     };
     assert!(gate.check("address", "a").cost(300).wait().unwrap().is_allowed());
-    assert!(ask("a").is_denied());
+    assert_eq!(ask("a").denials().count(), 1);
+    // The user's denial is not known yet, and the address' is.
+    assert!(gate.check("user", "u").cost(1_000).wait().unwrap().is_allowed());
+    assert_eq!(ask("a").denials().count(), 2);
+    // Where every denial is remembered, Redis is not asked.
     let trips = gate.store_health().unwrap().trips;
-    let known = ask("a");
-    assert_eq!((known.is_denied(), known.rulings()[0].effect()), (true, Effect::NotAsked));
+    assert_eq!(ask("a").denials().count(), 2);
     assert_eq!(gate.store_health().unwrap().trips, trips);
-    assert!(ask("b").is_allowed());
-    assert_eq!(gate.check("user", "u").cost(0).wait().unwrap().remaining(), Some(999));
 }
 
 #[test]
 fn something_of_another_kind_under_one_of_the_names_denies_and_takes_nothing() {
     let redis = RedisServer::start();
     let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), two_limits(FailurePolicy::Open));
-    redis.command(&["HSET", "tg:user:gc/365d:{bad}", "field", "value"]);
+    redis.command(&["HSET", "tg:user:gc/1000/365d:{bad}", "field", "value"]);
     let subjects = [Subject::new("address", "a"), Subject::new("user", "bad")];
     let verdict = gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap();
     assert!(verdict.is_denied() && verdict.degraded().is_some());

@@ -1,10 +1,17 @@
 //! Who may ask: bearer tokens, each with what it may be used for.
 
+use std::time::Duration;
+
 use crate::config::{Config, ConfigError, Scope, TokenConfig};
 use crate::secrets::Files;
 
 /// Longer ones are not tokens.
 const LONGEST: usize = 4_096;
+/// Shorter ones can be guessed.
+const SHORTEST: usize = 16;
+
+/// The wait of a client that has shown an unknown token.
+pub(crate) const FAILED_AUTH_DELAY: Duration = Duration::from_millis(200);
 
 /// The tokens there are. Only their digests are kept, and compared in constant time.
 #[derive(Default)]
@@ -38,7 +45,10 @@ impl Tokens {
 
     /// Whether anybody who reaches a listener may do this.
     pub(crate) fn is_open(&self, scope: Scope) -> bool {
-        !self.0.iter().any(|token| token.scopes.contains(&scope))
+        let has = |scope| self.0.iter().any(|token| token.scopes.contains(&scope));
+        // Where checks need a token, so do refunds, even if none is for them.
+        let is_guarded = has(scope) || (scope == Scope::Refund && has(Scope::Check));
+        !is_guarded
     }
 
     /// Whether there is none at all.
@@ -81,8 +91,10 @@ impl Token {
             (None, None) => return Err(error("expected either `file` or `env`".to_owned())),
         };
         let text = text.trim();
-        if text.is_empty() || text.len() > LONGEST {
-            return Err(error(format!("expected a token of 1 to {LONGEST} characters")));
+        if !(SHORTEST..=LONGEST).contains(&text.len()) {
+            return Err(error(format!(
+                "the token is too short or too long: expected {SHORTEST} to {LONGEST} characters"
+            )));
         }
         Ok(Self { digest: blake3::hash(text.as_bytes()), scopes: config.scopes.clone() })
     }
@@ -104,6 +116,11 @@ mod tests {
             assert_eq!(tokens.access(shown, Scope::Check), Access::Unknown);
         }
         assert_eq!(Tokens::default().access(None, Scope::Admin), Access::Granted);
+        // A refund is more than a check.
+        assert_eq!(tokens.access(Some(b"one"), Scope::Refund), Access::Forbidden);
+        assert_eq!(tokens.access(None, Scope::Refund), Access::Unknown);
+        let refunds = Tokens(vec![token("one", &[Scope::Check, Scope::Refund])]);
+        assert_eq!(refunds.access(Some(b"one"), Scope::Refund), Access::Granted);
         let only_admin = Tokens(vec![token("two", &[Scope::Admin])]);
         assert_eq!(only_admin.access(None, Scope::Check), Access::Granted);
     }

@@ -26,7 +26,7 @@ pub enum ServeError {
     #[error("the store is not there (store.lazy = true starts without it)")]
     Store(#[from] tidegate::ConnectError),
     /// The snapshot was refused: starting without it would forget who has used what.
-    #[error("the snapshot {}: {error}; take it away to start without it", path.display())]
+    #[error("snapshot {}: {error}; delete the file to start with empty counters", path.display())]
     Snapshot {
         /// Which.
         path: PathBuf,

@@ -1,19 +1,72 @@
 //! Log lines, for people or for machines, and spans for a collector. Keys are personal data: none is ever in either.
+//!
+//! Only Tidegate's own events are logged: libraries log what clients send them, as often as clients like. A thread of its own
+//! writes; when it cannot keep up, or when nothing reads standard error, lines are dropped and counted. An event that comes
+//! again and again is logged ten times a second.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate::{Limiter, MemoryStore};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{ConfigError, LogConfig, LogFormat, LogLevel};
 #[cfg(feature = "otel")]
 use crate::trace::Exporting;
 
+/// Lines that wait to be written.
+const MOST_WAITING: usize = 4_096;
+
+/// The limit on one event.
+const EVENT_LIMIT: &str = "token_bucket 10/second";
+
 /// Logs for as long as the process runs, and sends spans for as long as this is kept.
-#[must_use = "spans are sent for as long as it is kept"]
+#[must_use = "lines are written and spans are sent for as long as it is kept"]
 pub struct Logging {
+    _writing: WorkerGuard,
     #[cfg(feature = "otel")]
     _exporting: Option<Exporting>,
+}
+
+static DROPPED: std::sync::OnceLock<ErrorCounter> = std::sync::OnceLock::new();
+static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
+
+/// Lines that were dropped because they could not be written fast enough, and events that came too often.
+pub(crate) fn dropped_lines() -> u64 {
+    let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
+    u64::try_from(dropped).unwrap_or(u64::MAX).saturating_add(SUPPRESSED.load(Ordering::Relaxed))
+}
+
+/// Lets each event pass so often, by where it stands in the source.
+struct Seldom(Option<Limiter<MemoryStore>>);
+
+impl Seldom {
+    fn new() -> Self {
+        let store = MemoryStore::builder().max_keys(1_024).build().ok();
+        Self(store.zip(EVENT_LIMIT.parse().ok()).map(|(store, policy)| Limiter::new(store, policy)))
+    }
+}
+
+impl<S: Subscriber> Filter<S> for Seldom {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        let place = std::ptr::from_ref(event.metadata()) as usize;
+        let is_allowed = |limiter: &Limiter<MemoryStore>| {
+            limiter.check(&place.to_ne_bytes()).now().is_ok_and(|decision| decision.is_allowed())
+        };
+        let passes = self.0.as_ref().is_none_or(is_allowed);
+        if !passes {
+            SUPPRESSED.fetch_add(1, Ordering::Relaxed);
+        }
+        passes
+    }
 }
 
 /// Starts logging to standard error, as configured. Once in a process, and within an async runtime.
@@ -28,12 +81,16 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
         LogLevel::Debug => LevelFilter::DEBUG,
     };
     let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MOST_WAITING);
+    let (writer, writing) = builder.thread_name("tidegate-log").finish(std::io::stderr());
+    DROPPED.get_or_init(|| writer.error_counter());
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false);
     let lines = match config.format {
         LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    let subscriber = tracing_subscriber::registry().with(lines.with_filter(level));
+    let own = Targets::new().with_target("tidegate", level);
+    let subscriber = tracing_subscriber::registry().with(lines.with_filter(Seldom::new()).with_filter(own));
     let started = |result: Result<(), tracing_subscriber::util::TryInitError>| {
         result.map_err(|error| ConfigError::Values(format!("log: {error}")))
     };
@@ -43,11 +100,11 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
         let spans = spans.map_err(|error| ConfigError::Values(format!("log.otlp: {error}")))?;
         let (layer, exporting) = spans.unzip();
         started(subscriber.with(layer).try_init())?;
-        Ok(Logging { _exporting: exporting })
+        Ok(Logging { _writing: writing, _exporting: exporting })
     }
     #[cfg(not(feature = "otel"))]
     {
         started(subscriber.try_init())?;
-        Ok(Logging {})
+        Ok(Logging { _writing: writing })
     }
 }

@@ -11,7 +11,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use tidegate::{AnyStore, Decision, Outcome};
+use tidegate::{AnyStore, Decision, Degraded, Outcome};
 
 use crate::server::Server;
 
@@ -56,6 +56,7 @@ struct Stripe {
     latency: [Latency; SPOKEN.len()],
     refused: [AtomicU64; SPOKEN.len()],
     inline: [AtomicU64; OUTCOMES.len()],
+    inline_degraded: [AtomicU64; Degraded::ALL.len()],
 }
 
 #[derive(Default)]
@@ -101,6 +102,9 @@ impl Metrics {
             Outcome::NeverAllowed => 2,
         };
         add(&self.stripe().inline[outcome], 1);
+        if let Some(count) = decision.degraded().and_then(|reason| self.stripe().inline_degraded.get(reason as usize)) {
+            add(count, 1);
+        }
     }
 
     pub(crate) fn refused_connection(&self) {
@@ -195,7 +199,7 @@ impl Collector for Collected {
         let server = &*self.0;
         let metrics = &server.metrics;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters: [Figure; 8] = [
+        let counters: [Figure; 9] = [
             (
                 "tidegate_connections_refused",
                 "Connections beyond what there may be",
@@ -211,7 +215,8 @@ impl Collector for Collected {
             ("tidegate_config_reload_errors", "Configurations that were refused", read(&metrics.failed_reloads)),
             ("tidegate_snapshots", "Snapshots that were written", read(&metrics.snapshots)),
             ("tidegate_snapshot_errors", "Snapshots that could not be written", read(&metrics.failed_snapshots)),
-            ("tidegate_panics", "Requests that ended in a bug", read(&metrics.panics)),
+            ("tidegate_panics", "Panics while handling requests", read(&metrics.panics)),
+            ("tidegate_log_lines_dropped", "Log lines that were dropped or suppressed", crate::log::dropped_lines()),
         ];
         for (name, help, value) in counters {
             let mut encoder = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -246,9 +251,21 @@ impl Collector for Collected {
                     "Bytes reserved for the memory store's table",
                     stats.table_bytes as u64,
                 ),
+                ("tidegate_memory_record_bytes", "Bytes of records beside the table", stats.record_bytes),
+                (
+                    "tidegate_memory_max_record_bytes",
+                    "Byte budget for records beside the table",
+                    stats.max_record_bytes,
+                ),
             ]);
             evictions.extend([
                 ("tidegate_memory_evictions", "Keys dropped before they had expired, for others", stats.evictions),
+                ("tidegate_memory_denied_evictions", "Evicted keys that were being denied", stats.denied_evictions),
+                (
+                    "tidegate_memory_record_evictions",
+                    "Keys evicted to keep records within their byte budget",
+                    stats.record_evictions,
+                ),
                 ("tidegate_memory_expiries", "Keys forgotten because they had expired", stats.expiries),
             ]);
         }
@@ -279,6 +296,12 @@ impl Collected {
         for (index, outcome) in OUTCOMES.iter().enumerate() {
             let count = metrics.sum(|stripe| &stripe.inline[index]);
             inline.encode_family(&[("outcome", *outcome)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        let help = "Decisions under limits that came with the request, made without the store, by reason";
+        let mut degraded = encoder.encode_descriptor("tidegate_inline_degraded", help, None, MetricType::Counter)?;
+        for reason in Degraded::ALL {
+            let count = metrics.sum(|stripe| &stripe.inline_degraded[reason as usize]);
+            degraded.encode_family(&[("reason", reason.name())])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         let help = "Requests that were not understood or not permitted";
         let mut refused = encoder.encode_descriptor("tidegate_requests_refused", help, None, MetricType::Counter)?;

@@ -1,19 +1,23 @@
-//! One line a change of state, however many requests it touches.
+//! Log lines for changes of state: one each, however many requests are affected.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::AnyStore;
+use tidegate::{AnyStore, MemoryStats};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::server::Server;
+use crate::server::{Live, Server};
 
 const EVERY: Duration = Duration::from_millis(250);
+/// A state that goes on is logged again after so long.
+const AGAIN: Duration = Duration::from_secs(60);
 
-/// Says when the store is given up and when it is back, and when memory is full.
+/// Logs when the store becomes unavailable and available again, when memory is full, and when denied keys are evicted.
 pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
+    warn_of_eviction(&server.live()).await;
     let mut was_degraded = false;
-    let mut was_full = false;
+    let mut memory = Memory::default();
     loop {
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
@@ -24,23 +28,57 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
         if is_degraded != was_degraded {
             was_degraded = is_degraded;
             let error = live.gate.store_health().and_then(|health| health.last_error);
-            let error = error.as_deref().unwrap_or("the connection was lost");
+            let error = error.as_deref().unwrap_or("connection lost");
             match is_degraded {
-                true => tracing::error!(error, "the store does not answer: the failure policy does"),
-                false => tracing::info!("the store answers again"),
+                true => tracing::warn!(error, "store unavailable, applying the failure policy"),
+                false => tracing::info!("store available again"),
             }
         }
         if let AnyStore::Memory(store) = live.gate.store() {
-            let stats = store.stats();
-            let is_full = stats.keys >= stats.max_keys;
-            if is_full && !was_full {
-                tracing::warn!(
-                    max_keys = stats.max_keys,
-                    "the memory store is full: keys are dropped for others (max_keys)"
-                );
-            }
-            // Not at every key that comes and goes.
-            was_full = is_full || was_full && stats.keys > stats.max_keys / 10 * 9;
+            memory.log(store.stats());
+        }
+    }
+}
+
+/// An evicted counter resets its client's limit, and all counters have an expiry: every policy but noeviction evicts them.
+async fn warn_of_eviction(live: &Live) {
+    if let AnyStore::Redis(store) = live.gate.store()
+        && let Some(policy) = store.evicting_policy().await
+    {
+        tracing::warn!(
+            policy,
+            "Redis may evict counters, which resets the limits of their clients: expected maxmemory-policy noeviction"
+        );
+    }
+}
+
+/// The memory store's states that were logged.
+#[derive(Default)]
+struct Memory {
+    was_full: bool,
+    denied_evictions: u64,
+    logged_at: Option<Instant>,
+}
+
+impl Memory {
+    fn log(&mut self, stats: MemoryStats) {
+        let is_full = stats.keys >= stats.max_keys || stats.record_bytes >= stats.max_record_bytes;
+        if is_full && !self.was_full {
+            let (max_keys, max_record_bytes) = (stats.max_keys, stats.max_record_bytes);
+            tracing::warn!(max_keys, max_record_bytes, "memory store full, evicting keys");
+        }
+        // Not at every key that comes and goes.
+        let is_nearly_full =
+            stats.keys > stats.max_keys / 10 * 9 || stats.record_bytes > stats.max_record_bytes / 10 * 9;
+        self.was_full = is_full || self.was_full && is_nearly_full;
+        let evicted = stats.denied_evictions.saturating_sub(self.denied_evictions);
+        if evicted > 0 && self.logged_at.is_none_or(|at| at.elapsed() >= AGAIN) {
+            tracing::warn!(
+                evicted,
+                "evicting keys that are being denied, since all candidates are: their limits start afresh (max_keys)"
+            );
+            self.denied_evictions = stats.denied_evictions;
+            self.logged_at = Some(Instant::now());
         }
     }
 }

@@ -9,7 +9,7 @@ use notify::{RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, ConfigError, Scope, Source};
+use crate::config::{Config, ConfigError, Scope, Source, TlsConfig};
 use crate::secrets::Secrets;
 use crate::server::{Live, Server};
 
@@ -34,11 +34,24 @@ fn reload(server: &Server, source: &Source) -> Result<bool, ConfigError> {
         ));
     }
     let secrets = Secrets::read(&config)?;
-    for scope in [Scope::Check, Scope::Admin] {
+    for scope in [Scope::Check, Scope::Refund, Scope::Admin] {
         if secrets.tokens.is_open(scope) && !old.secrets.tokens.is_open(scope) {
             return Err(ConfigError::Values(format!(
                 "all tokens of scope {} would be gone, and everybody let in: expected at least one; restart to go on without",
                 scope.name()
+            )));
+        }
+    }
+    for (name, before, after) in [
+        ("http", &old.config.http.tls, &config.http.tls),
+        ("resp", &old.config.resp.tls, &config.resp.tls),
+        ("admin", &old.config.admin.tls, &config.admin.tls),
+    ] {
+        let asks = |tls: &Option<TlsConfig>| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        if asks(before) && !asks(after) {
+            return Err(ConfigError::Values(format!(
+                "{name}.tls.client_ca would be gone, and clients without a certificate accepted: expected it to stay; \
+                 restart to go on without"
             )));
         }
     }

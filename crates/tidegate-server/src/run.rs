@@ -88,10 +88,11 @@ async fn serve(
     let secrets = Secrets::read(&config)?;
     for exposed in config.exposed() {
         let (listener, address) = (exposed.name, exposed.listen);
-        tracing::warn!(listener, %address, "everybody who reaches it is let in, as it was told");
+        tracing::warn!(listener, %address, "listener accepts unauthenticated clients (insecure = true)");
     }
     let gate = gate(&config, url).await?;
     let server = Arc::new(Server::new(Live::new(config, secrets, gate)));
+    server.warn_of_few_files();
     let ended = CancellationToken::new();
     // Whatever becomes of this future: nothing that it has started goes on without it.
     let _all = ended.clone().drop_guard();
@@ -104,7 +105,7 @@ async fn serve(
     let workers = Workers::start(&server, listeners)?;
     ready();
     shutdown.await;
-    tracing::info!(connections = server.connections.count(), "ending: what is asked is answered, and no more is taken");
+    tracing::info!(connections = server.connections.count(), "shutting down, draining connections");
     server.end();
     workers.end(&server).await;
     ended.cancel();

@@ -66,7 +66,7 @@ mod tests {
     fn the_digest_is_of_what_is_in_use() {
         let folder = Folder::new();
         let (path, new) = (folder.path().join("token"), folder.path().join("new"));
-        std::fs::write(&path, "one").unwrap();
+        std::fs::write(&path, "one-token-of-two-there-are").unwrap();
         let text = format!("[[token]]\nscopes = [\"check\"]\nfile = {path:?}\n");
         let file = Some(folder.write("tidegate.toml", &text).into());
         let config = Source { file, ..Source::default() }.load().unwrap();
@@ -74,7 +74,7 @@ mod tests {
         let mut tokens = HashMap::new();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for token in ["one", "two"].into_iter().cycle() {
+                for token in ["one-token-of-two-there-are", "two-token-of-two-there-are"].into_iter().cycle() {
                     if is_over.load(Ordering::Relaxed) {
                         return;
                     }
@@ -84,7 +84,8 @@ mod tests {
             });
             for _ in 0..2_000 {
                 let secrets = Secrets::read(&config).unwrap();
-                let is_one = secrets.tokens.access(Some(b"one"), Scope::Check) == Access::Granted;
+                let is_one =
+                    secrets.tokens.access(Some(b"one-token-of-two-there-are"), Scope::Check) == Access::Granted;
                 assert_eq!(*tokens.entry(secrets.digest).or_insert(is_one), is_one);
             }
             is_over.store(true, Ordering::Relaxed);

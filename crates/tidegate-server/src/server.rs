@@ -7,11 +7,18 @@ use arc_swap::{ArcSwap, Guard};
 use tidegate::{AnyStore, Breaker, Clock, Gate};
 use tidegate_http::{Dialect, Written};
 
-use crate::config::Config;
-use crate::http::Bodies;
+use crate::config::{Bounds, Config};
 use crate::metrics::Metrics;
-use crate::net::Connections;
+use crate::net::{Budget, Connections};
 use crate::secrets::Secrets;
+
+/// Bytes that all connections together may have on their way.
+const MOST_BODIES: usize = 256 << 20;
+const MOST_RESPONSES: usize = 64 << 20;
+const MOST_COMMANDS: usize = 64 << 20;
+
+/// File descriptors for what is no connection of a client: the store, files, the admin listener.
+const RESERVED_FILES: usize = 128;
 
 /// What is configured, all of it of one configuration: exchanged whole, or not at all.
 pub(crate) struct Live {
@@ -49,8 +56,14 @@ pub(crate) struct Server {
     pub(crate) metrics: Metrics,
     pub(crate) connections: Arc<Connections>,
     pub(crate) admin_connections: Arc<Connections>,
-    /// Bytes of bodies that are on their way.
-    pub(crate) bodies: Bodies,
+    /// Bytes of request bodies that have not come whole.
+    pub(crate) bodies: Arc<Budget>,
+    /// Bytes of responses that clients have not taken.
+    pub(crate) responses: Arc<Budget>,
+    /// Bytes of RESP commands that have not come whole.
+    pub(crate) commands: Arc<Budget>,
+    /// The most connections for which there are file descriptors.
+    pub(crate) most_connections: usize,
     pub(crate) clock: Clock,
     pub(crate) started_at_s: u64,
     is_ending: AtomicBool,
@@ -64,7 +77,12 @@ impl Server {
             metrics: Metrics::default(),
             connections: Arc::default(),
             admin_connections: Arc::default(),
-            bodies: Bodies::default(),
+            bodies: Budget::new(MOST_BODIES),
+            responses: Budget::new(MOST_RESPONSES),
+            commands: Budget::new(MOST_COMMANDS),
+            most_connections: crate::process::max_files().map_or(usize::MAX, |most| {
+                usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(RESERVED_FILES).max(1)
+            }),
             started_at_s: clock.now().as_nanos() / 1_000_000_000,
             clock,
             is_ending: AtomicBool::new(false),
@@ -78,6 +96,20 @@ impl Server {
 
     pub(crate) fn exchange(&self, live: Live) {
         self.live.store(Arc::new(live));
+    }
+
+    /// Warns if there are not enough file descriptors for as many connections as are configured.
+    pub(crate) fn warn_of_few_files(&self) {
+        let (wanted, most) = (self.live().config.bounds.max_connections, self.most_connections);
+        // The default is as many as there may be; a few less are no news.
+        let is_default = wanted == Bounds::default().max_connections;
+        if wanted > most && (!is_default || most < wanted / 10 * 9) {
+            tracing::warn!(
+                max_connections = wanted,
+                connections = most,
+                "too few file descriptors for max_connections, accepting fewer (LimitNOFILE, ulimit -n)"
+            );
+        }
     }
 
     /// From now on clients are told to go elsewhere.

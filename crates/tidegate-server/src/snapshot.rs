@@ -1,7 +1,7 @@
 //! The counts of a memory store over a restart: written now and then and at the end, whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,17 +16,19 @@ pub(crate) struct Lock(#[allow(dead_code)] File);
 
 /// Takes the file for this server alone.
 pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
-    let path = &resolved(path);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
         return Err(of(path, &"its folder does not exist"));
     }
-    // A device may have no end.
-    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(of(path, &"it is not a file"));
+    // A device may have no end. A link may lead to a file of another owner.
+    if let Ok(found) = fs::symlink_metadata(path)
+        && !found.is_file()
+    {
+        let what = if found.is_symlink() { "it is a symbolic link: expected a file" } else { "it is not a file" };
+        return Err(of(path, &what));
     }
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(false).open(beside(path, ".lock"));
+    let file = not_followed(options.write(true).create(true).truncate(false)).open(beside(path, ".lock"));
     let file = file.map_err(|error| of(path, &error))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Lock(file)),
@@ -35,23 +37,20 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
     }
 }
 
-/// Of a link, the file that it stands for: that is put in the place of the one before.
-fn resolved(path: &Path) -> PathBuf {
-    if let Ok(resolved) = path.canonicalize() {
-        return resolved;
-    }
-    // It is not there yet.
-    let folder = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
-    let path = fs::read_link(path).map_or_else(|_| path.to_owned(), |target| folder(path).join(target));
-    match (folder(&path).canonicalize(), path.file_name()) {
-        (Ok(folder), Some(name)) => folder.join(name),
-        _ => path,
-    }
+/// Opens no symbolic link.
+fn not_followed(options: &mut OpenOptions) -> &mut OpenOptions {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits();
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options, flags.cast_signed())
 }
 
 /// What the file keeps; `None` if there is no file yet.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, ServeError> {
-    match fs::read(path) {
+    let read = || {
+        let mut bytes = Vec::new();
+        not_followed(OpenOptions::new().read(true)).open(path)?.read_to_end(&mut bytes)?;
+        Ok::<Vec<u8>, io::Error>(bytes)
+    };
+    match read() {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // Whether it can be written is to be known now, and not at the end.
@@ -118,7 +117,7 @@ pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken, _lock: O
         let live = server.live();
         let store = &live.config.store;
         let Some(path) = &store.snapshot else { return Ok(()) };
-        (resolved(path), store.snapshot_interval.0)
+        (path.clone(), store.snapshot_interval.0)
     };
     let mut was_good = true;
     loop {

@@ -65,7 +65,8 @@ impl HttpClient {
     pub fn post_with(&mut self, path: &str, fields: &str, body: &str) -> io::Result<HttpAnswer> {
         let length = body.len();
         self.send(
-            format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n{fields}\r\n{body}").as_bytes(),
+            format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{fields}\r\n{body}")
+                .as_bytes(),
         )?;
         self.receive()
     }
@@ -75,7 +76,7 @@ impl HttpClient {
     /// # Errors
     /// If the connection ends before.
     pub fn get(&mut self, path: &str) -> io::Result<HttpAnswer> {
-        self.send(format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes())?;
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())?;
         self.receive()
     }
 

@@ -33,6 +33,10 @@ pub enum Act {
     Check(Cost),
     /// Something given back.
     Refund(Cost),
+    /// A request of this cost that asks for a receipt of this number.
+    Admit(Cost, u32),
+    /// The receipt of this number is settled at this cost.
+    Settle(u32, Cost),
 }
 
 /// A decision as the vectors write it, durations in the subject's ticks.

@@ -63,6 +63,7 @@ impl Reference {
                 }
                 check(&self.limits, usages, now, 0)
             }
+            Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
         }
     }
 }

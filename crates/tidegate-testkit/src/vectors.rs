@@ -35,6 +35,8 @@ pub struct Step {
     pub key: String,
     cost: Option<Box<RawValue>>,
     refund: Option<Box<RawValue>>,
+    receipt: Option<String>,
+    settle: Option<String>,
     allowed: bool,
     limit: u64,
     remaining: u64,
@@ -48,9 +50,12 @@ impl Step {
     #[must_use]
     pub fn act(&self) -> Act {
         let cost = |text: &RawValue| text.get().parse::<Cost>().expect("a vector's cost is one");
-        match (&self.cost, &self.refund) {
-            (Some(text), None) => Act::Check(cost(text)),
-            (None, Some(text)) => Act::Refund(cost(text)),
+        let number = |name: &str| name.trim_start_matches('r').parse().expect("receipts are called r1, r2, …");
+        match (&self.cost, &self.refund, &self.receipt, &self.settle) {
+            (Some(text), None, None, None) => Act::Check(cost(text)),
+            (None, Some(text), None, None) => Act::Refund(cost(text)),
+            (Some(text), None, Some(name), None) => Act::Admit(cost(text), number(name)),
+            (Some(text), None, None, Some(name)) => Act::Settle(number(name), cost(text)),
             _ => panic!("a step has either a cost or a refund"),
         }
     }

@@ -234,13 +234,26 @@ async fn a_leaky_bucket_shapes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_while_waiting_gives_back() {
-    let limits = shaped(&ManualClock::new());
+async fn c3_a_cancelled_waiters_place_stays_empty() {
+    let limits = shaped(&ManualClock::new()).shape(Duration::from_secs(20));
     let service = RateLimitLayer::new(limits.clone()).layer(service_fn(status_of_path));
-    assert_eq!(service.clone().oneshot(request("/200")).await.unwrap().status(), 200);
-    let waits = service.oneshot(request("/200"));
-    poll_once_and_drop(waits);
-    assert_eq!(left(&limits), 9);
+    let started = tokio::time::Instant::now();
+    // Five leave at 0 to 4 seconds. The first leaves at once, and three go away while they wait.
+    let mut waiting: Vec<_> = (0..5).map(|_| Box::pin(service.clone().oneshot(request("/200")))).collect();
+    for one in &mut waiting {
+        let _ = one.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    waiting.drain(0..4);
+    assert_eq!(left(&limits), 5);
+    // Later requests leave behind the last of them, one a second.
+    let later: Vec<_> = (0..5).map(|_| Box::pin(service.clone().oneshot(request("/200")))).collect();
+    let mut left_at = Vec::new();
+    let all = waiting.into_iter().chain(later).map(|one| async {
+        assert_eq!(one.await.unwrap().status(), 200);
+        started.elapsed().as_secs()
+    });
+    left_at.extend(futures_util::future::join_all(all).await);
+    assert_eq!(left_at, [4, 5, 6, 7, 8, 9]);
 }
 
 #[test]

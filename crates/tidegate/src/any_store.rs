@@ -1,7 +1,10 @@
 //! A store of whatever kind its URL names.
 
+use std::time::Duration;
+
 use tidegate_core::{
-    BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Store, StoreError, StoreHealth, Timestamp,
+    Admission, BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Settlement, Store, StoreError,
+    StoreHealth, Timestamp,
 };
 #[cfg(feature = "redis")]
 use tidegate_redis::{RedisPlan, RedisStore};
@@ -104,10 +107,7 @@ impl Store for AnyStore {
         }
     }
 
-    async fn check_together(
-        &self,
-        requests: &[(&AnyPlan, Key<'_>, Cost)],
-    ) -> Result<Vec<Option<Decision>>, StoreError> {
+    async fn admit(&self, requests: &[(&AnyPlan, Key<'_>, Cost)]) -> Result<Vec<Option<Admission>>, StoreError> {
         match self {
             Self::Memory(store) => {
                 let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
@@ -115,7 +115,7 @@ impl Store for AnyStore {
                     #[cfg(feature = "redis")]
                     Kind::Redis(_) => Err(foreign_plan()),
                 });
-                Store::check_together(store, &own.collect::<Result<Vec<_>, StoreError>>()?).await
+                Store::admit(store, &own.collect::<Result<Vec<_>, StoreError>>()?).await
             }
             #[cfg(feature = "redis")]
             Self::Redis(store) => {
@@ -123,9 +123,37 @@ impl Store for AnyStore {
                     Kind::Redis(plan) => Ok((plan, *key, *cost)),
                     Kind::Memory(_) => Err(foreign_plan()),
                 });
-                store.check_together(&own.collect::<Result<Vec<_>, StoreError>>()?).await
+                store.admit(&own.collect::<Result<Vec<_>, StoreError>>()?).await
             }
         }
+    }
+
+    async fn admit_one(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
+        whichever!(self, plan, |store, plan| Store::admit_one(store, plan, key, cost).await, Err(foreign_plan()))
+    }
+
+    async fn settle(&self, plan: &AnyPlan, key: Key<'_>, settlement: &Settlement<'_>) -> Result<Decision, StoreError> {
+        whichever!(self, plan, |store, plan| Store::settle(store, plan, key, settlement).await, Err(foreign_plan()))
+    }
+
+    async fn keep_receipt(
+        &self,
+        plan: &AnyPlan,
+        key: Key<'_>,
+        id: &str,
+        receipt: &[u8],
+        keep_for: Duration,
+    ) -> Result<(), StoreError> {
+        whichever!(
+            self,
+            plan,
+            |store, plan| Store::keep_receipt(store, plan, key, id, receipt, keep_for).await,
+            Err(foreign_plan())
+        )
+    }
+
+    async fn take_receipt(&self, plan: &AnyPlan, key: Key<'_>, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        whichever!(self, plan, |store, plan| Store::take_receipt(store, plan, key, id).await, Err(foreign_plan()))
     }
 
     async fn refund(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {

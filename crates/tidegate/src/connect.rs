@@ -32,7 +32,7 @@ pub enum ConnectError {
 ///
 /// | URL | store |
 /// |---|---|
-/// | `memory://`, `memory://?max_keys=1_000_000` | this process |
+/// | `memory://`, `memory://?max_keys=1_000_000&max_record_bytes=256_000_000` | this process |
 /// | `redis://host:6379/0`, `rediss://…` (TLS), `unix:///path` | one Redis server |
 /// | `redis+sentinel://host:26379,host:26379/name` | the primary that sentinels know |
 /// | `redis+cluster://host:6379,host:6379` | a Redis Cluster |
@@ -113,12 +113,12 @@ pub struct StoreUrl {
 enum Place {
     Memory {
         max_keys: u64,
+        /// The byte budget of records beside the table, where it is given.
+        max_record_bytes: Option<u64>,
     },
     /// Without the options that are the limiter's.
     #[cfg(feature = "redis")]
-    Redis {
-        url: String,
-    },
+    Redis { url: String },
 }
 
 impl StoreUrl {
@@ -136,10 +136,11 @@ impl StoreUrl {
             "memory" => memory(rest),
             "redis" | "rediss" | "unix" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
             | "rediss+cluster" => redis(url),
-            other => Err(ConnectError::Url(format!(
-                "unknown store `{other}://`: expected memory://, redis://, rediss://, unix://, redis+sentinel:// or \
-                 redis+cluster://"
-            ))),
+            // Not repeated: in a mistyped URL any part may be the password.
+            _ => Err(ConnectError::Url(
+                "unknown store: expected memory://, redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
+                    .to_owned(),
+            )),
         }
     }
 
@@ -245,7 +246,7 @@ impl StoreUrl {
     #[cfg_attr(not(feature = "redis"), allow(clippy::unused_async))] // Memory is there at once.
     async fn store(&self) -> Result<AnyStore, ConnectError> {
         match &self.place {
-            Place::Memory { max_keys } => self.memory_store(*max_keys),
+            Place::Memory { max_keys, max_record_bytes } => self.memory_store(*max_keys, *max_record_bytes),
             #[cfg(feature = "redis")]
             Place::Redis { url } => Ok(AnyStore::Redis(self.redis_builder(url).connect().await?)),
         }
@@ -253,7 +254,7 @@ impl StoreUrl {
 
     fn store_blocking(&self) -> Result<AnyStore, ConnectError> {
         match &self.place {
-            Place::Memory { max_keys } => self.memory_store(*max_keys),
+            Place::Memory { max_keys, max_record_bytes } => self.memory_store(*max_keys, *max_record_bytes),
             #[cfg(feature = "redis")]
             Place::Redis { url } => Ok(AnyStore::Redis(self.redis_builder(url).connect_blocking()?)),
         }
@@ -267,8 +268,11 @@ impl StoreUrl {
         builder.build()
     }
 
-    fn memory_store(&self, max_keys: u64) -> Result<AnyStore, ConnectError> {
+    fn memory_store(&self, max_keys: u64, max_record_bytes: Option<u64>) -> Result<AnyStore, ConnectError> {
         let mut builder = MemoryStore::builder().max_keys(max_keys);
+        if let Some(bytes) = max_record_bytes {
+            builder = builder.max_record_bytes(bytes);
+        }
         if let Some((clock, _)) = &self.given {
             builder = builder.clock(clock.clone());
         }
@@ -320,17 +324,23 @@ fn memory(rest: &str) -> Result<StoreUrl, ConnectError> {
             "memory:// is in this process and has no host or path: expected memory:// or memory://?max_keys=N",
         );
     }
-    let mut max_keys = MemoryStore::DEFAULT_MAX_KEYS;
+    let (mut max_keys, mut max_record_bytes) = (MemoryStore::DEFAULT_MAX_KEYS, None);
     for option in query.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
             Some(("max_keys", count)) => max_keys = number("max_keys", count)?,
-            _ => return error(&format!("unknown option `{option}` of memory://: expected max_keys=N")),
+            Some(("max_record_bytes", count)) => max_record_bytes = Some(number("max_record_bytes", count)?),
+            _ => {
+                let name = option.split('=').next().unwrap_or_default();
+                return error(&format!(
+                    "unknown option `{name}` of memory://: expected max_keys=N or max_record_bytes=N"
+                ));
+            }
         }
     }
     if max_keys == 0 {
         return error("max_keys is 0: expected at least 1");
     }
-    Ok(StoreUrl::of(Place::Memory { max_keys }))
+    Ok(StoreUrl::of(Place::Memory { max_keys, max_record_bytes }))
 }
 
 #[cfg(not(feature = "redis"))]
@@ -396,9 +406,14 @@ mod tests {
     #[test]
     fn urls() {
         let place = |url: &str| StoreUrl::read(url).unwrap().place;
-        assert_eq!(place("memory://"), Place::Memory { max_keys: 1_000_000 });
-        assert_eq!(place("memory:///"), Place::Memory { max_keys: 1_000_000 });
-        assert_eq!(place("memory://?max_keys=20_000_000"), Place::Memory { max_keys: 20_000_000 });
+        assert_eq!(place("memory://"), Place::Memory { max_keys: 1_000_000, max_record_bytes: None });
+        assert_eq!(place("memory:///"), Place::Memory { max_keys: 1_000_000, max_record_bytes: None });
+        let sized = Place::Memory { max_keys: 5, max_record_bytes: Some(1_000) };
+        assert_eq!(place("memory://?max_keys=5&max_record_bytes=1_000"), sized);
+        assert_eq!(
+            place("memory://?max_keys=20_000_000"),
+            Place::Memory { max_keys: 20_000_000, max_record_bytes: None }
+        );
         let bad = [
             "",
             "memory",

@@ -110,9 +110,9 @@ async fn costs_and_tiers() {
     let mut user = User { name: "ann".to_owned(), tier: "" };
     assert!(search(&user, 4.5).await.is_ok());
     assert!(search(&user, 1.0).await.is_err());
-    // Of another tier: what was used is kept.
+    // Each tier counts apart.
     user.tier = "gold";
-    assert!(search(&user, 15.5).await.is_ok());
+    assert!(search(&user, 20.0).await.is_ok());
     assert!(search(&user, 0.001).await.is_err());
     user.tier = "very-large";
     assert!(search(&user, 30.0).await.is_ok());

@@ -75,7 +75,7 @@ fn memory(pid: u32) -> anyhow::Result<u64> {
 fn attack(number: usize, http: std::net::SocketAddr, resp: std::net::SocketAddr) -> Option<TcpStream> {
     let (address, bytes): (_, &[u8]) = match number % 4 {
         0 => (http, b"POST /v1/check HTT"),
-        1 => (http, b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"),
+        1 => (http, b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"),
         2 => (resp, b"*6\r\n$11\r\nCL.THR"),
         _ => (resp, b"PING\r\n"),
     };

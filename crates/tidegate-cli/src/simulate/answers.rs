@@ -23,6 +23,10 @@ struct Answer<'a> {
     cost: Option<Number>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refund: Option<Number>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settle: Option<&'a str>,
     #[serde(flatten)]
     figures: Figures,
 }
@@ -35,11 +39,14 @@ impl<W: Write> Answers<W> {
 
 impl<W: Write> Sink for Answers<W> {
     fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
-        let (cost, refund) = match step.act {
-            Act::Check(cost) => (Some(Number(cost)), None),
-            Act::Refund(cost) => (None, Some(Number(cost))),
+        let (cost, refund, receipt, settle) = match &step.act {
+            Act::Check(cost) => (Some(Number(*cost)), None, None, None),
+            Act::Refund(cost) => (None, Some(Number(*cost)), None, None),
+            Act::Admit(cost, receipt) => (Some(Number(*cost)), None, Some(&**receipt), None),
+            Act::Settle(receipt, cost) => (Some(Number(*cost)), None, None, Some(&**receipt)),
         };
-        let answer = Answer { at_us: step.at_us, key: &step.key, cost, refund, figures: Figures::of(decision) };
+        let figures = Figures::of(decision);
+        let answer = Answer { at_us: step.at_us, key: &step.key, cost, refund, receipt, settle, figures };
         serde_json::to_writer(&mut self.writer, &answer).map_err(std::io::Error::from).context("standard output")?;
         self.writer.write_all(b"\n").context("standard output")
     }

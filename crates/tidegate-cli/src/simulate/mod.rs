@@ -5,7 +5,7 @@ mod input;
 mod summary;
 mod trace;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use tidegate::{AnyStore, Decision, Limiter, ManualClock, Policy, StoreUrl};
+use tidegate::{AnyStore, Cost, Decision, Limiter, ManualClock, Policy, Receipt, Store, StoreUrl};
 
 use answers::Answers;
 use input::Input;
@@ -27,8 +27,10 @@ use trace::{Act, Step};
 ///   {"at_us": 1700000000000000, "key": "user:42", "cost": 1}
 ///
 /// at_us is the time in microseconds since 1970, and may step back; cost is optional, a
-/// number with at most three decimals; "refund": 1 in its place gives back. Nothing is
-/// limited and nothing is kept: the same trace and policy give the same answers every time.
+/// number with at most three decimals; "refund": 1 in its place gives back. "receipt": "r1"
+/// asks for a receipt, and a later {"settle": "r1", "cost": 0.5} corrects that request to its
+/// actual cost, once. Nothing is limited and nothing is kept: the same trace and policy give
+/// the same answers every time.
 ///
 /// A policy is one or more limits, all or nothing:
 ///
@@ -103,6 +105,9 @@ const INTERRUPTED: i32 = 130;
 /// How long one step may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The most receipts that are open at a time.
+const MOST_RECEIPTS: usize = 1_000_000;
+
 /// What is done with the answers.
 trait Sink {
     fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()>;
@@ -119,6 +124,8 @@ struct Simulation {
     clock: ManualClock,
     /// What is to be taken away at the end: keys in a store that outlives us.
     left_behind: Option<HashSet<String>>,
+    /// Receipts that were not settled yet, by name.
+    receipts: HashMap<String, Receipt<AnyStore>>,
     is_interrupted: Arc<AtomicBool>,
 }
 
@@ -127,7 +134,7 @@ impl Simulation {
         let clock = ManualClock::new();
         let url = StoreUrl::read(url).context("--store")?;
         let is_memory = url.is_memory();
-        let prefix = format!("tg:simulation:{}-{:08x}:", std::process::id(), fastrand::u32(..));
+        let prefix = format!("tg:simulation:{}-{:08x}", std::process::id(), fastrand::u32(..));
         let url = url.given_time(clock.clone(), KEEP).prefix(prefix).patience(PATIENCE);
         let limiter = url.connect_blocking(policy).context("--store")?;
         let is_interrupted = Arc::new(AtomicBool::new(false));
@@ -141,7 +148,13 @@ impl Simulation {
             };
             ctrlc::set_handler(handler).context("Ctrl-C")?;
         }
-        Ok(Self { limiter, clock, left_behind: (!is_memory).then(HashSet::new), is_interrupted })
+        Ok(Self {
+            limiter,
+            clock,
+            left_behind: (!is_memory).then(HashSet::new),
+            receipts: HashMap::new(),
+            is_interrupted,
+        })
     }
 
     /// Steps through the trace. A line that is not right ends it, named by its number.
@@ -174,9 +187,20 @@ impl Simulation {
         {
             keys.insert(step.key.clone().into_owned());
         }
-        let decision = match step.act {
-            Act::Check(cost) => self.limiter.check(&*step.key).cost(cost).wait()?,
-            Act::Refund(cost) => self.limiter.refund(&*step.key, cost).wait()?,
+        let decision = match &step.act {
+            Act::Check(cost) => self.limiter.check(&*step.key).cost(*cost).wait()?,
+            Act::Refund(cost) => self.limiter.refund(&*step.key, *cost).wait()?,
+            Act::Admit(cost, name) => {
+                let (decision, receipt) = self.limiter.check(&*step.key).cost(*cost).with_receipt().wait()?;
+                if self.receipts.len() >= MOST_RECEIPTS {
+                    bail!("{MOST_RECEIPTS} receipts are not settled yet: expected fewer at a time");
+                }
+                if self.receipts.insert(name.clone().into_owned(), receipt).is_some() {
+                    bail!("receipt `{name}` is not settled yet: expected a new name");
+                }
+                decision
+            }
+            Act::Settle(name, cost) => self.settle(&step.key, name, *cost)?,
         };
         match decision.degraded() {
             Some(_) => {
@@ -184,6 +208,18 @@ impl Simulation {
                 bail!("{}", health.and_then(|health| health.last_error).unwrap_or_default())
             }
             None => Ok(decision),
+        }
+    }
+
+    fn settle(&mut self, key: &str, name: &str, actual: Cost) -> anyhow::Result<Decision> {
+        let Some(receipt) = self.receipts.remove(name) else {
+            bail!("there is no receipt `{name}`, or it was settled: a receipt settles once");
+        };
+        let settled = self.limiter.store().block_on(receipt.settle_and_look(actual))??;
+        // A denied request has nothing to settle.
+        match settled.first() {
+            Some(decision) => Ok(*decision),
+            None => Ok(self.limiter.check(key).cost(0).wait()?),
         }
     }
 

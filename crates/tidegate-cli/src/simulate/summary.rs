@@ -140,7 +140,7 @@ impl Sink for Summary {
     fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
         let (first, last) = self.span_us.unwrap_or((step.at_us, step.at_us));
         self.span_us = Some((first.min(step.at_us), last.max(step.at_us)));
-        let is_refund = matches!(step.act, Act::Refund(_));
+        let is_refund = matches!(step.act, Act::Refund(_) | Act::Settle(..));
         if is_refund {
             self.refunds += 1;
         } else {

@@ -13,14 +13,18 @@ pub(super) struct Step<'a> {
     pub(super) at_us: u64,
     pub(super) at: Timestamp,
     pub(super) key: Cow<'a, str>,
-    pub(super) act: Act,
+    pub(super) act: Act<'a>,
 }
 
 /// What a line does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Act<'a> {
     Check(Cost),
     Refund(Cost),
+    /// A check that asks for a receipt of this name.
+    Admit(Cost, Cow<'a, str>),
+    /// Settles the receipt of this name at the actual cost.
+    Settle(Cow<'a, str>, Cost),
 }
 
 /// The fields of a line. Those of an answer may stand in it too, so that the output of one simulation is the input of
@@ -36,6 +40,10 @@ struct Line<'a> {
     cost: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     refund: Option<&'a RawValue>,
+    #[serde(borrow)]
+    receipt: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    settle: Option<Cow<'a, str>>,
     #[serde(rename = "allowed")]
     _allowed: Option<serde::de::IgnoredAny>,
     #[serde(rename = "limit")]
@@ -69,12 +77,18 @@ impl<'a> Step<'a> {
         }
         let line: Line<'a> = serde_json::from_slice(line).map_err(|error| anyhow::anyhow!(in_line(&error)))?;
         let at = Timestamp::from_micros(line.at_us).context("at_us is past the year 2554")?;
-        let number = |text: &RawValue| text.get().parse::<Cost>();
-        let act = match (line.cost, line.refund) {
-            (None, None) => Act::Check(Cost::ONE),
-            (Some(cost), None) => Act::Check(number(cost).with_context(|| format!("cost {}", shown(cost)))?),
-            (None, Some(cost)) => Act::Refund(number(cost).with_context(|| format!("refund {}", shown(cost)))?),
-            (Some(_), Some(_)) => bail!("both cost and refund: expected one of them"),
+        let number =
+            |name: &str, text: &RawValue| text.get().parse::<Cost>().with_context(|| format!("{name} {}", shown(text)));
+        let cost = line.cost.map(|text| number("cost", text)).transpose()?;
+        let act = match (line.refund, line.receipt, line.settle) {
+            (None, None, None) => Act::Check(cost.unwrap_or(Cost::ONE)),
+            (None, Some(receipt), None) => Act::Admit(cost.unwrap_or(Cost::ONE), receipt),
+            (None, None, Some(receipt)) => {
+                Act::Settle(receipt, cost.context("settle without cost: expected the actual cost")?)
+            }
+            (Some(refund), None, None) if cost.is_none() => Act::Refund(number("refund", refund)?),
+            (Some(_), None, None) => bail!("both cost and refund: expected one of them"),
+            _ => bail!("expected only one of refund, receipt and settle"),
         };
         Ok(Self { at_us: line.at_us, at, key: line.key, act })
     }

@@ -3,12 +3,16 @@
 //! A thousandth of a unit takes period / (1000 × limit) to refill: in lowest terms `numerator / denominator`
 //! nanoseconds. Times are kept as whole nanoseconds and a part of the denominator, so nothing is ever rounded.
 
-use super::Algorithm;
 use super::divisor::Divisor;
 use super::span::Span;
+use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::decision::{Decision, Verdict};
+use crate::identity::BucketNumbers;
 use crate::policy::{self, Limit};
+
+/// Longer than any bucket takes to refill, and short enough that a whole bucket can be added.
+const LONGEST_AHEAD: u64 = 1 << 62;
 
 /// When the bucket is free again: `free_at` + `part` / denominator. From then on it equals a fresh one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +37,9 @@ pub(crate) struct Bucket<S> {
     /// The same in units.
     capacity: u32,
     queues: bool,
+    /// Set if the state may have been written under another rate and capacity: see [`with_any_rate`](Self::with_any_rate).
+    has_any_rate: bool,
+    numbers: BucketNumbers,
     /// Whether the whole bucket, counted in parts of the denominator, fits 64 bits, and how many parts a unit has then.
     is_narrow: bool,
     unit_parts: Divisor,
@@ -60,9 +67,29 @@ impl<S: Span> Bucket<S> {
             capacity_cost,
             capacity: (capacity_cost / THOUSANDTHS) as u32,
             queues: limit.algorithm() == policy::Algorithm::LeakyBucket,
+            has_any_rate: false,
+            numbers: BucketNumbers::new(limit),
             is_narrow: full_parts.max(unit_parts) <= u128::from(u64::MAX),
             unit_parts: Divisor::new(u64::try_from(unit_parts).unwrap_or(u64::MAX)),
         }
+    }
+
+    /// Returns the bucket for a key whose rate comes with each request. Its state may have been written under any rate. It
+    /// is never brought back to a smaller capacity: a time beyond it denies, and nothing is written.
+    pub(crate) fn with_any_rate(&self) -> Self {
+        Self { has_any_rate: true, ..self.clone() }
+    }
+
+    pub(crate) fn has_any_rate(&self) -> bool {
+        self.has_any_rate
+    }
+
+    pub(crate) fn numbers(&self) -> BucketNumbers {
+        self.numbers
+    }
+
+    pub(crate) fn denominator(&self) -> u64 {
+        self.denominator
     }
 
     /// The time that `cost` takes to refill.
@@ -80,7 +107,19 @@ impl<S: Span> Bucket<S> {
         if state.free_at < now {
             return S::default();
         }
-        S::join(state.free_at - now, state.part)
+        let ahead = state.free_at - now;
+        if self.has_any_rate {
+            return self.ahead_of_any_rate(state, ahead);
+        }
+        // A part is below the denominator, but for one that was damaged.
+        S::join(ahead, state.part.min(self.denominator - 1))
+    }
+
+    /// A part of another rate's denominator says nothing here: it is rounded up, which gives nothing away.
+    fn ahead_of_any_rate(&self, state: &BucketState, ahead: u64) -> S {
+        let ahead = ahead.min(LONGEST_AHEAD);
+        let is_foreign = state.part != 0 && (state.mark != self.mark || state.part >= self.denominator);
+        if is_foreign { S::join(ahead + 1, 0) } else { S::join(ahead, state.part) }
     }
 
     #[inline]
@@ -99,12 +138,6 @@ impl<S: Span> Bucket<S> {
         let part = u64::try_from(rest).unwrap_or(0);
         let mark = if part == 0 { 0 } else { self.mark };
         BucketState { free_at: micros.saturating_mul(1_000).saturating_add(nanos), part, mark }
-    }
-
-    /// A part of another limit's denominator says nothing here.
-    #[inline]
-    fn is_foreign(&self, state: &BucketState) -> bool {
-        state.part != 0 && (state.mark != self.mark || state.part >= self.denominator)
     }
 }
 
@@ -143,18 +176,12 @@ impl<S: Span> Algorithm for Bucket<S> {
 
     #[inline]
     fn is_ahead(&self, state: &BucketState, now: u64) -> bool {
-        self.is_foreign(state) || self.ahead(state, now) > self.full
+        !self.has_any_rate && self.ahead(state, now) > self.full
     }
 
     #[inline]
     fn bring_back(&self, state: &mut BucketState, now: u64) {
-        if self.is_foreign(state) {
-            // Up to the next nanosecond, which gives nothing away.
-            *state = BucketState { free_at: state.free_at.saturating_add(1), part: 0, mark: 0 };
-        }
-        if self.ahead(state, now) > self.full {
-            self.set_ahead(state, now, self.full);
-        }
+        self.set_ahead(state, now, self.full);
     }
 
     #[inline]
@@ -180,6 +207,26 @@ impl<S: Span> Algorithm for Bucket<S> {
         // What is free already stays as it is: moved up to now, it would be from the future if the clock stepped back.
         if ahead > S::default() {
             self.set_ahead(state, now, ahead.minus(self.span_of(cost), self.denominator));
+        }
+    }
+
+    fn claim(&self, state: &BucketState, _now: u64) -> Claim {
+        Claim { time: state.free_at, part: state.part }
+    }
+
+    fn give_back_claimed(&self, state: &mut BucketState, now: u64, claim: Claim, cost: u64) {
+        let (ahead, cost) = (self.ahead(state, now), cost.min(self.capacity_cost));
+        let claimed = self.ahead(&BucketState { free_at: claim.time, part: claim.part, mark: self.mark }, now);
+        if ahead > S::default() {
+            self.set_ahead(state, now, ahead.minus(self.span_of(cost).min(claimed), self.denominator));
+        }
+    }
+
+    fn charge(&self, state: &mut BucketState, now: u64, cost: u64) {
+        let ahead = self.ahead(state, now);
+        if ahead < self.full {
+            let charged = ahead.plus(self.span_of(cost.min(self.capacity_cost)), self.denominator);
+            self.set_ahead(state, now, charged.min(self.full));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Several limits on one key, all or nothing. One limit is the same with one.
 
-use super::Algorithm;
+use super::{Algorithm, Claim};
 use crate::decision::{Decision, Verdict};
 
 /// Whether the states changed and must be stored.
@@ -46,6 +46,28 @@ pub(crate) fn refund<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u
     }
     let (decision, _) = decide(limits, states, now, 0);
     (decision, written(is_brought_back || cost > 0))
+}
+
+/// Corrects a request that was admitted at a cost of `taken` to its `actual` cost, and answers like a request of cost 0 made
+/// right after. Each limit gives back what it still counts of the request; what the request cost beyond `taken` is charged.
+pub(crate) fn settle<A: Algorithm>(
+    limits: &[A],
+    states: &mut [A::State],
+    claims: &[Claim],
+    now: u64,
+    taken: u64,
+    actual: u64,
+) -> (Decision, Written) {
+    let is_brought_back = bring_back(limits, states, now);
+    for ((limit, state), claim) in limits.iter().zip(&mut *states).zip(claims) {
+        if actual < taken {
+            limit.give_back_claimed(state, now, *claim, taken - actual);
+        } else if actual > taken {
+            limit.charge(state, now, actual - taken);
+        }
+    }
+    let (decision, _) = decide(limits, states, now, 0);
+    (decision, written(is_brought_back || actual != taken))
 }
 
 #[inline(always)]

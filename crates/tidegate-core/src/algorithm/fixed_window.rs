@@ -1,6 +1,6 @@
 //! fixed_window: a count a window; of the clock, or from the first admitted request on.
 
-use super::Algorithm;
+use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::policy::Limit;
 
@@ -84,6 +84,21 @@ impl Algorithm for FixedWindow {
         let count = state.count_at(now).saturating_sub(cost);
         // A count of 0 closes the window: the state is a fresh one.
         *state = if count > 0 { WindowState { end: state.end, count } } else { WindowState::default() };
+    }
+
+    fn claim(&self, state: &WindowState, _now: u64) -> Claim {
+        Claim { time: state.end, part: 0 }
+    }
+
+    fn give_back_claimed(&self, state: &mut WindowState, now: u64, claim: Claim, cost: u64) {
+        self.give_back(state, now, if state.end == claim.time { cost } else { 0 });
+    }
+
+    fn charge(&self, state: &mut WindowState, now: u64, cost: u64) {
+        let fits = cost.min(self.limit.saturating_sub(state.count_at(now)));
+        if fits > 0 {
+            self.take(state, now, fits);
+        }
     }
 
     #[inline]

@@ -5,6 +5,7 @@
 //! several limits together, all or nothing; a policy of one limit is the same with one.
 
 mod bucket;
+mod claim;
 mod decide;
 mod divisor;
 mod fixed_window;
@@ -16,13 +17,14 @@ mod step;
 mod tests;
 
 pub(crate) use bucket::{Bucket, BucketState, gcd};
-pub(crate) use decide::{Written, decide, is_ahead, refund};
+pub use claim::{Claim, Claims};
+pub(crate) use decide::{Written, decide, is_ahead, refund, settle};
 pub(crate) use fixed_window::{FixedWindow, WindowState};
 pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
-pub(crate) use sliding_window_log::LogState;
 use sliding_window_log::SlidingWindowLog;
+pub(crate) use sliding_window_log::{LogState, MAX_ENTRIES};
 pub(crate) use span::{Fractional, Span, Whole};
-pub(crate) use step::{Step, StepState};
+pub(crate) use step::{BucketVersions, Step, StepState};
 
 use crate::cost::THOUSANDTHS;
 
@@ -61,6 +63,15 @@ pub(crate) trait Algorithm {
 
     /// Gives `cost` back, at most what is counted now.
     fn give_back(&self, state: &mut Self::State, now: u64, cost: u64);
+
+    /// Where the request that was just taken is counted.
+    fn claim(&self, state: &Self::State, now: u64) -> Claim;
+
+    /// Gives `cost` back, at most what is still counted of the request that `claim` is of.
+    fn give_back_claimed(&self, state: &mut Self::State, now: u64, claim: Claim, cost: u64);
+
+    /// Takes `cost`, or as much of it as fits.
+    fn charge(&self, state: &mut Self::State, now: u64, cost: u64);
 
     /// How many requests of cost 1 fit now.
     fn remaining(&self, state: &Self::State, now: u64) -> u64;

@@ -3,8 +3,8 @@
 //! Allowed if `previous × (period − elapsed) / period + current + cost ≤ limit`, compared exactly: multiplied out
 //! by the period, in 128 bits.
 
-use super::Algorithm;
 use super::fixed_window::end_of_window;
+use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::policy::Limit;
 
@@ -109,6 +109,26 @@ impl Algorithm for SlidingWindowCounter {
         let from_current = cost.min(state.current);
         state.current -= from_current;
         state.previous = state.previous.saturating_sub(cost - from_current);
+    }
+
+    fn claim(&self, state: &CounterState, _now: u64) -> Claim {
+        Claim { time: state.end, part: 0 }
+    }
+
+    fn give_back_claimed(&self, state: &mut CounterState, now: u64, claim: Claim, cost: u64) {
+        *state = self.at(state, now);
+        if claim.time == state.end {
+            state.current = state.current.saturating_sub(cost);
+        } else if claim.time.saturating_add(self.period) == state.end {
+            state.previous = state.previous.saturating_sub(cost);
+        }
+    }
+
+    fn charge(&self, state: &mut CounterState, now: u64, cost: u64) {
+        *state = self.at(state, now);
+        let free = self.times_period(self.limit).saturating_sub(self.usage(state, now));
+        // At most the limit: it fits.
+        state.current = state.current.saturating_add(cost.min((free / u128::from(self.period)) as u64));
     }
 
     #[inline]

@@ -5,9 +5,12 @@
 
 use std::collections::VecDeque;
 
-use super::Algorithm;
+use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::policy::Limit;
+
+/// The most entries of one key. Beyond that the newest entry absorbs the new one and takes its time.
+pub(crate) const MAX_ENTRIES: usize = 1_000_000;
 
 /// Admitted requests, oldest first. Requests of one instant are one entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,10 +60,30 @@ impl LogState {
 
     fn push(&mut self, at: u64, cost: u64) {
         let total = self.total().wrapping_add(cost);
+        let is_full = self.entries.len() >= MAX_ENTRIES;
         match self.entries.back_mut() {
-            Some(last) if last.at == at => last.total = total,
+            Some(last) if last.at == at || is_full => *last = Entry { at, total },
             _ => self.entries.push_back(Entry { at, total }),
         }
+    }
+
+    /// Takes up to `cost` from the entry of time `at`, if there is one.
+    fn take_from(&mut self, at: u64, cost: u64) {
+        let index = self.entries.partition_point(|entry| entry.at < at);
+        let Some(entry) = self.entries.get(index).filter(|entry| entry.at == at) else { return };
+        let amount = entry.total.wrapping_sub(self.total_of_first(index));
+        let given = cost.min(amount);
+        for later in self.entries.range_mut(index..) {
+            later.total = later.total.wrapping_sub(given);
+        }
+        if given == amount {
+            self.entries.remove(index);
+        }
+    }
+
+    /// The bytes that its entries take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
     }
 
     fn drop_first(&mut self, count: usize) {
@@ -93,6 +116,13 @@ impl SlidingWindowLog {
                 state.entries.partition_point(|entry| now.saturating_sub(entry.at) >= self.period)
             }
             _ => 0,
+        }
+    }
+
+    fn drop_expired(&self, state: &mut LogState, now: u64) {
+        let expired = self.expired(state, now);
+        if expired > 0 {
+            state.drop_first(expired);
         }
     }
 
@@ -137,19 +167,13 @@ impl Algorithm for SlidingWindowLog {
     }
 
     fn take(&self, state: &mut LogState, now: u64, cost: u64) {
-        let expired = self.expired(state, now);
-        if expired > 0 {
-            state.drop_first(expired);
-        }
+        self.drop_expired(state, now);
         state.push(now, cost);
     }
 
     fn give_back(&self, state: &mut LogState, now: u64, cost: u64) {
         let live = self.live(state, now);
-        let expired = self.expired(state, now);
-        if expired > 0 {
-            state.drop_first(expired);
-        }
+        self.drop_expired(state, now);
         // From the newest first: the running total goes back, and entries that add nothing to it go.
         let kept = live - cost.min(live);
         let total = state.base.wrapping_add(kept);
@@ -158,6 +182,23 @@ impl Algorithm for SlidingWindowLog {
         state.entries.truncate(if kept == 0 { 0 } else { whole + 1 });
         if let Some(last) = state.entries.back_mut() {
             last.total = total;
+        }
+    }
+
+    fn claim(&self, _state: &LogState, now: u64) -> Claim {
+        Claim { time: now, part: 0 }
+    }
+
+    fn give_back_claimed(&self, state: &mut LogState, now: u64, claim: Claim, cost: u64) {
+        self.drop_expired(state, now);
+        state.take_from(claim.time, cost);
+    }
+
+    fn charge(&self, state: &mut LogState, now: u64, cost: u64) {
+        self.drop_expired(state, now);
+        let fits = cost.min(self.limit.saturating_sub(self.live(state, now)));
+        if fits > 0 {
+            state.push(now, fits);
         }
     }
 

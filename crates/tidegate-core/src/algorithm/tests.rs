@@ -4,6 +4,7 @@
 use fastrand::Rng;
 
 use super::*;
+use crate::identity::BucketNumbers;
 use crate::policy::{Limit, Policy};
 
 fn any_number(random: &mut Rng) -> u64 {
@@ -20,7 +21,11 @@ fn any_state(random: &mut Rng) -> StepState {
     let (a, b, c) = (number(), number(), number());
     match random.u8(0..4) {
         0 => StepState::Fresh,
-        1 => StepState::Bucket(BucketState { free_at: a, part: b, mark: c as u8 }),
+        1 => StepState::Bucket(BucketVersions {
+            numbers: BucketNumbers::default(),
+            state: BucketState { free_at: a, part: b, mark: c as u8 },
+            others: None,
+        }),
         2 => StepState::Window(WindowState { end: a, count: b }),
         _ => StepState::Counter(CounterState { end: a, current: b, previous: c }),
     }
@@ -52,9 +57,15 @@ fn no_state_no_time_and_no_cost_panics() {
             let mut states: Vec<StepState> = steps.iter().map(|_| any_state(&mut random)).collect();
             for _ in 0..3 {
                 let (now, cost) = (any_number(&mut random), any_number(&mut random).min(1_000_000_000_000));
-                let (decision, _) = match random.bool() {
-                    true => decide(steps, &mut states, now, cost),
-                    false => refund(steps, &mut states, now, cost),
+                let claims: Vec<Claim> = steps
+                    .iter()
+                    .map(|_| Claim { time: any_number(&mut random), part: random.u64(0..1_000_000_000_000) })
+                    .collect();
+                let (decision, _) = match random.u8(0..4) {
+                    0 => refund(steps, &mut states, now, cost),
+                    1 => settle(steps, &mut states, &claims, now, cost, random.u64(0..=cost)),
+                    2 => settle(steps, &mut states, &claims, now, random.u64(0..=cost), cost),
+                    _ => decide(steps, &mut states, now, cost),
                 };
                 assert!(decision.remaining <= decision.limit, "{text} {states:?} {now} {cost}");
             }
@@ -62,27 +73,67 @@ fn no_state_no_time_and_no_cost_panics() {
     }
 }
 
-/// What a bucket's state is after a step under one limit, seen by another.
+/// Returns the time ahead of a bucket of any rate after a step under one limit, as it is and as another limit sees it.
 fn ahead_after(before: &str, cost: u64, after: &str) -> (u64, u64) {
     let [before, after]: [Limit; 2] = [before, after].map(|text| text.parse::<Policy>().unwrap().limits()[0]);
-    let (before, after) = (Step::new(&before), Step::new(&after));
+    let [before, after] = [before, after].map(|limit| Step::new(&limit).with_any_rate().unwrap());
     let (mut states, now) = ([StepState::Fresh], 1_000_000_000_000);
     let (taken, _) = decide(&[before], &mut states, now, cost);
-    let (seen, _) = decide(&[after], &mut states, now, 0);
+    let (seen, written) = decide(&[after], &mut states, now, 0);
+    assert_eq!(written, Written::Nothing);
     (taken.reset_after, seen.reset_after)
 }
 
 #[test]
-fn a_bucket_keeps_its_time_when_its_limit_changes() {
+fn a1_a_bucket_of_any_rate_keeps_its_time_when_the_rate_changes() {
     // Whole to whole: to the nanosecond.
     assert_eq!(ahead_after("10/s", 3_000, "20/s"), (300_000_000, 300_000_000));
-    // At most what the new capacity takes to refill.
-    assert_eq!(ahead_after("10/s burst=50", 50_000, "10/s burst=5"), (5_000_000_000, 500_000_000));
+    // Never brought back to a smaller capacity.
+    assert_eq!(ahead_after("10/s burst=50", 50_000, "10/s burst=5"), (5_000_000_000, 5_000_000_000));
     // Parts of another denominator: up to the next nanosecond, never down.
     let thirds = ahead_after("3/s", 1_000, "7/s burst=9");
     assert_eq!(thirds, (333_333_334, 333_333_334));
     assert_eq!(ahead_after("3/s", 1_000, "10/s"), (333_333_334, 333_333_334));
     assert_eq!(ahead_after("10/s", 1_000, "3/s"), (100_000_000, 100_000_000));
+}
+
+#[test]
+fn a1_a_smaller_capacity_denies_a_bucket_of_any_rate_for_the_true_time() {
+    let step = |text: &str| Step::new(&text.parse::<Policy>().unwrap().limits()[0]).with_any_rate().unwrap();
+    let (large, small) = ([step("gcra 10/s burst=50")], [step("gcra 10/s burst=5")]);
+    let (mut states, now) = ([StepState::Fresh], 1_000_000_000_000);
+    decide(&large, &mut states, now, 50_000);
+    let (denied, written) = decide(&small, &mut states, now, 1_000);
+    assert_eq!((denied.is_denied(), written), (true, Written::Nothing));
+    let wait = denied.retry_after().unwrap().as_nanos() as u64;
+    assert_eq!(wait, 4_600_000_000);
+    assert!(decide(&small, &mut states.clone(), now + wait - 1, 1_000).0.is_denied());
+    assert!(decide(&small, &mut states.clone(), now + wait, 1_000).0.is_allowed());
+    // The large bucket is as empty as before.
+    assert!(decide(&large, &mut states, now, 1_000).0.is_denied());
+}
+
+#[test]
+fn a1_buckets_with_other_numbers_in_one_record_count_apart() {
+    let [old, new]: [Policy; 2] = ["100/minute; fixed_window 1000/day", "100/minute burst=20; fixed_window 900/day"]
+        .map(|text| text.parse().unwrap());
+    let (mut record, now) = (crate::Record::default(), crate::Timestamp::from_nanos(86_400_000_000_000));
+    let ask = |policy: &Policy, record: &mut crate::Record, cost| {
+        policy.decide(record, now, crate::Cost::from_thousandths(cost).unwrap())
+    };
+    assert!(ask(&old, &mut record, 100_000).is_allowed());
+    assert!(ask(&old, &mut record, 1_000).is_denied());
+    // Another bucket, and so full; the window keeps its count.
+    assert_eq!(ask(&new, &mut record, 0).remaining(), 20);
+    assert!(ask(&new, &mut record, 20_000).is_allowed());
+    // However often two servers take turns, neither bucket is free again.
+    for _ in 0..100 {
+        assert!(ask(&old, &mut record, 1_000).is_denied());
+        assert!(ask(&new, &mut record, 1_000).is_denied());
+    }
+    let window = ["fixed_window 1000/day; 100/minute"].map(|text| text.parse::<Policy>().unwrap());
+    assert_eq!(window[0].stored_order(), None);
+    assert_eq!(record.as_states()[0], StepState::Window(WindowState { end: 172_800_000_000_000, count: 120_000 }));
 }
 
 #[test]

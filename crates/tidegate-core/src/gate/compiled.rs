@@ -88,7 +88,7 @@ impl<S: Store> NamedPolicy<S> {
             Arc::new(Held { label, to: To::Limiter(limiter) })
         };
         let tier = |(tier, policy): (&Name, &Policy)| {
-            let part = if rules.has_fresh_tiers { format!("~{tier}") } else { String::new() };
+            let part = if rules.has_shared_tiers { String::new() } else { format!("~{tier}") };
             let old = old.and_then(|old| old.tiers.get(tier));
             (tier.clone(), make(old, policy, Some(tier), &part))
         };

@@ -8,10 +8,11 @@ use super::compiled::{Compiled, Held, NamedPolicy, To};
 use super::receipt::{Receipt, Taken, Unclaimed};
 use super::verdict::{Effect, Ruling, Verdict};
 use super::{Gate, tally::Tally};
+use crate::algorithm::Claims;
 use crate::cost::Cost;
 use crate::decision::{Decision, Degraded};
 use crate::key::Key;
-use crate::limiter::{Answers, Asked, CheckError, Limiter, check_together};
+use crate::limiter::{Answers, Asked, CheckError, Limiter, MOST_TOGETHER, check_together};
 use crate::store::{Store, StoreError};
 use crate::subject::{Composed, KeyBytes, OwnedSubject, Subject, composed};
 
@@ -32,7 +33,7 @@ impl<S: Store> Gate<S> {
     /// If there is no such policy or a key is empty. Then nothing is taken.
     pub async fn decide(&self, subjects: &[Subject<'_>]) -> Result<Verdict, CheckError> {
         let book = self.shared.book.load();
-        rule(&find(&book, subjects)?).await
+        Ok(rule(&find(&book, subjects)?, false).await?.0)
     }
 
     /// The same in the commonest case, of one policy that is enforced and nothing beside it, in this process; `None` in any
@@ -84,9 +85,53 @@ impl<S: Store> Gate<S> {
     async fn admit_here(&self, subjects: &[Subject<'_>]) -> Result<(Verdict, Receipt<S>), CheckError> {
         let book = self.shared.book.load();
         let found = find(&book, subjects)?;
-        let verdict = rule(&found).await?;
-        let receipt = Receipt::new(taken(found, &verdict));
+        let (verdict, claims) = rule(&found, true).await?;
+        let receipt = Receipt::new(taken(found, &verdict, claims));
         Ok((verdict, receipt))
+    }
+
+    /// Decides on one request under one policy, and keeps a receipt for it in the store, by which [`settle`](Self::settle)
+    /// corrects it once, in any process that shares the store. Returns whether there is one: not for a request that was
+    /// denied, or decided without the store. `id` must be new and hard to guess.
+    ///
+    /// # Errors
+    /// If there is no such policy or the key is empty. Then nothing is taken.
+    pub async fn decide_with_receipt(&self, subject: Subject<'_>, id: &str) -> Result<(Verdict, bool), CheckError> {
+        let book = self.shared.book.load();
+        let found = Found::new(&book, &subject)?;
+        let Some(limiter) = found.held.limiter() else {
+            return Ok((self.decide(&[subject]).await?, false));
+        };
+        let key = Key::new(&found.key)?;
+        let (decision, is_kept) = limiter.admit_by_id(key, found.cost, id).await?;
+        let mut beside = None;
+        if let Some(candidate) = found.candidate.and_then(|held| held.limiter()) {
+            beside = Some(candidate.admit_by_id(key, found.cost, id).await?.0);
+        }
+        let verdict = Verdict { rulings: SmallVec::from_buf([found.ruling(Some(decision), beside)]) };
+        count(std::slice::from_ref(&found), &verdict);
+        Ok((verdict, is_kept))
+    }
+
+    /// Corrects a request to its actual cost, by the id of its receipt, once. Returns the decision of a request of cost 0
+    /// made right after; `None` if the receipt is unknown, has expired or was settled.
+    ///
+    /// # Errors
+    /// If there is no such policy, the key is empty, or the store could not answer. The receipt may be lost then, and what
+    /// the request took stays taken.
+    pub async fn settle(&self, subject: Subject<'_>, id: &str) -> Result<Option<Decision>, CheckError> {
+        let book = self.shared.book.load();
+        let found = Found::new(&book, &subject)?;
+        let key = Key::new(&found.key)?;
+        if let Some(candidate) = found.candidate.and_then(|held| held.limiter()) {
+            candidate.settle_by_id(key, id, found.cost).await?;
+        }
+        let Some(limiter) = found.held.limiter() else { return Ok(None) };
+        let settled = limiter.settle_by_id(key, id, found.cost).await?;
+        if settled.is_some() {
+            found.policy.tally().refund();
+        }
+        Ok(settled)
     }
 
     /// Gives back to a key what a request took that did not happen after all, or cost less: never more than is counted.
@@ -126,6 +171,9 @@ fn find<'a, S: Store>(
     book: &'a Compiled<S>,
     subjects: &[Subject<'a>],
 ) -> Result<SmallVec<[Found<'a, S>; 2]>, CheckError> {
+    if subjects.len() > MOST_TOGETHER {
+        return Err(CheckError::TooManyPolicies { count: subjects.len() });
+    }
     subjects.iter().map(|subject| Found::new(book, subject)).collect()
 }
 
@@ -175,8 +223,17 @@ impl<S: Store> Held<S> {
 
 type Asks<'a, S> = SmallVec<[Asked<'a, S>; 2]>;
 
-async fn rule<S: Store>(found: &[Found<'_, S>]) -> Result<Verdict, CheckError> {
-    // Who is blocked is not counted, nor is anybody else for it.
+/// Where a request is counted under one policy, and under its candidate.
+#[derive(Default)]
+struct Counted {
+    held: Claims,
+    candidate: Claims,
+}
+
+type AllCounted = SmallVec<[Counted; 2]>;
+
+async fn rule<S: Store>(found: &[Found<'_, S>], wants_claims: bool) -> Result<(Verdict, AllCounted), CheckError> {
+    // A blocked request is not counted, under any policy.
     let is_blocked = found.iter().any(|one| matches!(one.held.to, To::Blocked) && !one.policy.is_shadow());
     let (mut enforced, mut beside) = (Asks::new(), Asks::new());
     for one in found.iter().filter(|_| !is_blocked) {
@@ -187,27 +244,34 @@ async fn rule<S: Store>(found: &[Found<'_, S>]) -> Result<Verdict, CheckError> {
             beside.push(one.ask(limiter)?);
         }
     }
-    let (answers, beside) = ask(&enforced, &beside).await?;
+    let (answers, beside) = ask(&enforced, &beside, wants_claims).await?;
     let (mut answers, mut beside) = (answers.into_iter(), beside.into_iter());
-    let mut rulings = SmallVec::new();
+    let (mut rulings, mut counted) = (SmallVec::new(), AllCounted::new());
     for one in found {
         let answer = one.enforced().filter(|_| !is_blocked).and_then(|_| answers.next().flatten());
         let shadow = one.shadow().filter(|_| !is_blocked).and_then(|_| beside.next().flatten());
         let candidate = one.candidate.filter(|_| !is_blocked).and_then(|_| beside.next().flatten());
-        rulings.push(one.ruling(answer.or(shadow), candidate));
+        let (decision, held) = answer.or(shadow).unzip();
+        let (candidate, candidate_claims) = candidate.unzip();
+        rulings.push(one.ruling(decision, candidate));
+        counted.push(Counted { held: held.unwrap_or_default(), candidate: candidate_claims.unwrap_or_default() });
     }
     let verdict = Verdict { rulings };
     count(found, &verdict);
-    Ok(verdict)
+    Ok((verdict, counted))
 }
 
 /// What is beside travels at the same time.
-async fn ask<S: Store>(enforced: &[Asked<'_, S>], beside: &[Asked<'_, S>]) -> Result<(Answers, Answers), StoreError> {
+async fn ask<S: Store>(
+    enforced: &[Asked<'_, S>],
+    beside: &[Asked<'_, S>],
+    wants_claims: bool,
+) -> Result<(Answers, Answers), StoreError> {
     if beside.is_empty() {
-        return Ok((check_together(enforced).await?, Answers::new()));
+        return Ok((check_together(enforced, wants_claims).await?, Answers::new()));
     }
-    let alone = |one| check_together(std::slice::from_ref(one));
-    let (answers, beside) = join(check_together(enforced), join_all(beside.iter().map(alone))).await;
+    let alone = |one| check_together(std::slice::from_ref(one), wants_claims);
+    let (answers, beside) = join(check_together(enforced, wants_claims), join_all(beside.iter().map(alone))).await;
     let beside: Result<SmallVec<[Answers; 2]>, StoreError> = beside.into_iter().collect();
     Ok((answers?, beside?.into_iter().flatten().collect()))
 }
@@ -221,23 +285,24 @@ fn count<S: Store>(found: &[Found<'_, S>], verdict: &Verdict) {
 }
 
 /// What a request that goes on has taken, and what was taken beside it. Of answers without figures nothing was.
-fn taken<S: Store>(found: SmallVec<[Found<'_, S>; 2]>, verdict: &Verdict) -> SmallVec<[Taken<S>; 2]> {
+fn taken<S: Store>(
+    found: SmallVec<[Found<'_, S>; 2]>,
+    verdict: &Verdict,
+    counted: AllCounted,
+) -> SmallVec<[Taken<S>; 2]> {
     let mut all = SmallVec::new();
-    for (one, ruling) in found.into_iter().zip(&verdict.rulings) {
+    for ((one, ruling), counted) in found.into_iter().zip(&verdict.rulings).zip(counted) {
         let is_kept = verdict.is_allowed() || ruling.is_shadow;
         let held = ruling.decision().filter(|_| is_kept).zip(one.held.limiter());
         let candidate = ruling.candidate().zip(one.candidate.and_then(|held| held.limiter()));
-        for (is_beside, pair) in [(ruling.is_shadow, held), (true, candidate)] {
-            let Some((decision, limiter)) =
-                pair.filter(|(decision, _)| decision.is_allowed() && decision.has_figures())
-            else {
-                continue;
-            };
+        let both = [(ruling.is_shadow, held, counted.held), (true, candidate, counted.candidate)];
+        for (is_beside, pair, claims) in both {
+            let Some((decision, limiter)) = pair.filter(|_| !claims.is_empty()) else { continue };
             all.push(Taken {
                 limiter: limiter.clone(),
                 key: KeyBytes::from_slice(&one.key),
                 cost: one.cost,
-                gone_at: limiter.store().now().saturating_add(decision.reset_after()),
+                claims,
                 locally: decision.degraded(),
                 tally: (!is_beside).then(|| std::sync::Arc::clone(one.policy.tally())),
             });

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use compiled::Compiled;
 pub use receipt::Receipt;
+pub(crate) use receipt::Taken;
 pub use request::Ask;
 pub use tally::PolicyCounters;
 pub use verdict::{Effect, Label, Ruling, Verdict};
@@ -38,8 +39,8 @@ use crate::store::{ANY_RATE, Store};
 /// let gate = Gate::memory(Book::new().with("api", api)?);
 /// assert!(gate.check("api", "user:42").cost(2).now()?.is_allowed());
 /// assert!(gate.check("api", "user:42").now()?.is_denied());
-/// // Of another tier: what was used is kept.
-/// assert_eq!(gate.check("api", "user:42").tier("premium").now()?.remaining(), Some(1));
+/// // Each tier counts apart.
+/// assert_eq!(gate.check("api", "user:42").tier("premium").now()?.remaining(), Some(3));
 /// // The same key of a tenant is somebody else.
 /// assert!(gate.check("api", "user:42").tenant("acme").now()?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -82,8 +83,8 @@ impl<S: Store> Gate<S> {
         GateBuilder { store, book, settings: Settings::default() }
     }
 
-    /// Puts another book in the place of the one in use: whole, or not at all. What was used counts on, in every policy
-    /// that keeps its name and differs in limits and bursts only.
+    /// Replaces the book in use, whole or not at all. Policies that keep their names keep the counts of their windows and
+    /// logs. A bucket with another rate or burst is another bucket and starts full.
     ///
     /// # Errors
     /// If a policy is missing that is [in use](Self::require).
@@ -119,14 +120,17 @@ impl<S: Store> Gate<S> {
         Self { shared: Arc::new(Shared { store, settings, inline, book, in_use }) }
     }
 
-    /// A limiter on the same store, with the same settings, for limits that come with a request: beside all named policies.
+    /// Returns a limiter on the same store, with the same settings, for limits that come with a request. Its keys must come
+    /// from `composed_key`.
+    #[doc(hidden)] // For Tidegate's own servers.
     #[must_use]
     pub fn limiter(&self, policy: Policy) -> Limiter<S> {
         self.limiter_in("", policy)
     }
 
-    /// The same for a bucket whose rate comes with a request: keys keep the time until their bucket is full when the rate
-    /// changes, even when its period does.
+    /// Returns a limiter for a bucket whose rate comes with each request. A key has one bucket, whatever the rate. It is
+    /// never brought back to a smaller capacity: a request under one is denied until the bucket has room under it.
+    #[doc(hidden)] // For Tidegate's own servers.
     #[must_use]
     pub fn bucket(&self, limit: BucketLimit) -> Limiter<S> {
         self.limiter_in(ANY_RATE, limit.0)
@@ -197,7 +201,8 @@ impl BucketLimit {
     /// # Errors
     /// If a number is out of bounds.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, PolicyError> {
-        Policy::new([Limit::new(Algorithm::Gcra, rate).burst(burst)]).map(Self)
+        let policy = Policy::new([Limit::new(Algorithm::Gcra, rate).burst(burst)])?;
+        Ok(Self(policy.with_any_rate().unwrap_or(policy)))
     }
 }
 

@@ -6,36 +6,54 @@ use smallvec::SmallVec;
 
 use super::tally::Tally;
 use super::verdict::Verdict;
-use crate::clock::Timestamp;
-use crate::cost::Cost;
-use crate::decision::Degraded;
+use crate::algorithm::Claims;
+use crate::blocking;
+use crate::cost::{Cost, CostError};
+use crate::decision::{Decision, Degraded};
 use crate::key::{EmptyKey, Key};
 use crate::limiter::{CheckError, Limiter};
+use crate::memory::MemoryStore;
+use crate::record::Settlement;
 use crate::store::Store;
 use crate::subject::KeyBytes;
 
-/// What a request took, to be given back, once: in part by [`settle`](Self::settle) or whole by
-/// [`give_back`](Self::give_back). Dropped, it is kept as it was taken.
-#[must_use = "what is not given back is kept"]
+/// A receipt for what a request took. It settles once: in part by [`settle`](Self::settle) or whole by
+/// [`give_back`](Self::give_back). Dropped, the request keeps what it took.
+///
+/// Each limit gives back only what it still counts of this request: nothing once its window has ended or its bucket has
+/// refilled.
+///
+/// ```
+/// use tidegate_core::Limiter;
+///
+/// let limiter = Limiter::memory("fixed_window 100/hour".parse()?);
+/// let (decision, receipt) = limiter.check("user:42").cost(10).with_receipt().now()?;
+/// assert_eq!(decision.remaining(), 90);
+/// // It cost less than expected.
+/// let after = receipt.settle_now(4)?;
+/// assert_eq!(after[0].remaining(), 96);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "what is not given back stays taken"]
 pub struct Receipt<S: Store> {
     taken: SmallVec<[Taken<S>; 2]>,
 }
 
 /// What was taken from one key.
-pub(super) struct Taken<S: Store> {
-    pub(super) limiter: Limiter<S>,
-    pub(super) key: KeyBytes,
-    pub(super) cost: Cost,
-    /// From when on nothing of it is counted any more: to give it back then would be to give what others took.
-    pub(super) gone_at: Timestamp,
-    /// Where the store was gone, and it was taken in its place.
-    pub(super) locally: Option<Degraded>,
-    /// Where the policy counts what is given back: not for what is only beside it.
-    pub(super) tally: Option<Arc<Tally>>,
+pub(crate) struct Taken<S: Store> {
+    pub(crate) limiter: Limiter<S>,
+    pub(crate) key: KeyBytes,
+    pub(crate) cost: Cost,
+    /// Where it is counted.
+    pub(crate) claims: Claims,
+    /// Set where the store was not available and the request was counted in its place.
+    pub(crate) locally: Option<Degraded>,
+    /// Counts what is given back; `None` for shadows and candidates.
+    pub(crate) tally: Option<Arc<Tally>>,
 }
 
 impl<S: Store> Receipt<S> {
-    pub(super) fn new(taken: SmallVec<[Taken<S>; 2]>) -> Self {
+    pub(crate) fn new(taken: SmallVec<[Taken<S>; 2]>) -> Self {
         Self { taken }
     }
 
@@ -54,14 +72,15 @@ impl<S: Store> Receipt<S> {
         self.give_back();
     }
 
-    /// Gives everything back. Nobody waits for it: on a remote store it is on its way.
+    /// Gives everything back, in the background: on a remote store it is on its way when this returns.
     pub fn give_back(self) {
         self.settle(Cost::ZERO);
     }
 
-    /// Gives back what the request did not cost after all; what it cost beyond what was taken is taken now, as far as the
-    /// limit has room, in whole units. What is not counted any more, because its window is over, is not given back. Nobody
-    /// waits for it: on a remote store it is on its way.
+    /// Corrects the request to its actual cost, in the background: on a remote store it is on its way when this returns.
+    ///
+    /// If the actual cost is lower, each limit gives back the difference as far as it still counts there. If it is higher,
+    /// the difference is taken as far as there is room.
     pub fn settle(self, actual: Cost) {
         let open = self.taken.into_iter().filter(|taken| taken.cost != actual);
         let open: SmallVec<[Taken<S>; 2]> = open.collect();
@@ -69,9 +88,51 @@ impl<S: Store> Receipt<S> {
         let limiter = first.limiter.clone();
         limiter.store().detach(async move {
             for taken in open {
-                taken.settle(actual).await;
+                let _ = taken.settle(actual).await;
             }
         });
+    }
+
+    /// Corrects the request to its actual cost like [`settle`](Self::settle), and returns the decision of a request of cost
+    /// 0 made right after, one for each limiter that the request took from.
+    ///
+    /// # Errors
+    /// If the cost is invalid, or the store could not answer. Then what was taken stays taken, as far as is known.
+    pub async fn settle_and_look<C>(self, actual: C) -> Result<Vec<Decision>, CheckError>
+    where
+        C: TryInto<Cost, Error: Into<CostError>>,
+    {
+        let actual = actual.try_into().map_err(Into::into)?;
+        let mut decisions = Vec::with_capacity(self.taken.len());
+        for taken in self.taken {
+            decisions.push(taken.settle(actual).await?);
+        }
+        Ok(decisions)
+    }
+
+    /// Where the request is counted, of a receipt for one limiter: for servers that hand receipts out.
+    #[doc(hidden)] // For Tidegate's own server.
+    #[must_use]
+    pub fn into_claims(self) -> Option<(Claims, Cost)> {
+        let is_local = self.taken.iter().any(|taken| taken.locally.is_some());
+        let mut taken = self.taken.into_iter();
+        match (taken.next(), taken.next()) {
+            (Some(one), None) if !is_local => Some((one.claims, one.cost)),
+            _ => None,
+        }
+    }
+}
+
+impl Receipt<MemoryStore> {
+    /// [`settle_and_look`](Self::settle_and_look) at once, in memory.
+    ///
+    /// # Errors
+    /// If the cost is invalid. Then what was taken stays taken.
+    pub fn settle_now<C>(self, actual: C) -> Result<Vec<Decision>, CheckError>
+    where
+        C: TryInto<Cost, Error: Into<CostError>>,
+    {
+        blocking::ready(self.settle_and_look(actual))
     }
 }
 
@@ -98,42 +159,21 @@ impl<S: Store> Drop for Unclaimed<S> {
 }
 
 impl<S: Store> Taken<S> {
-    async fn settle(self, actual: Cost) {
-        if let Some(rest) = self.cost.checked_sub(actual) {
-            self.give_back(rest).await;
-        } else if let Some(extra) = actual.checked_sub(self.cost)
-            && !self.take(extra).await
+    async fn settle(&self, actual: Cost) -> Result<Decision, CheckError> {
+        let key = Key::new(&self.key)?;
+        if let (Some(extra), Some(tally)) = (actual.checked_sub(self.cost), &self.tally)
+            && extra > Cost::ZERO
         {
-            self.take_what_is_left(extra).await;
-            if let Some(tally) = self.tally {
-                tally.unsettled();
+            let taken = self.limiter.check(&self.key[..]).cost(extra).await?;
+            if taken.is_allowed() {
+                return Ok(taken);
             }
-        }
-    }
-
-    async fn give_back(&self, rest: Cost) {
-        if self.limiter.store().now() >= self.gone_at {
-            return;
-        }
-        if let Some(tally) = &self.tally {
+            tally.unsettled();
+        } else if let Some(tally) = &self.tally {
             tally.refund();
         }
-        if let Ok(key) = Key::new(&self.key) {
-            self.limiter.give_back(key, rest, self.locally).await;
-        }
-    }
-
-    async fn take(&self, cost: Cost) -> bool {
-        let taken = self.limiter.check(&self.key[..]).cost(cost).await;
-        taken.is_ok_and(|decision| decision.is_allowed())
-    }
-
-    async fn take_what_is_left(&self, extra: Cost) {
-        let left = self.limiter.check(&self.key[..]).cost(Cost::ZERO).await;
-        let left = left.ok().and_then(|decision| Cost::try_from(decision.remaining()).ok());
-        if let Some(left) = left.filter(|left| *left < extra) {
-            self.take(left).await;
-        }
+        let settlement = Settlement { claims: &self.claims, taken: self.cost, actual };
+        Ok(self.limiter.settle(key, &settlement, self.locally).await?)
     }
 }
 

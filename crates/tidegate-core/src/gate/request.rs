@@ -37,7 +37,7 @@ impl<'a, S: Store> Ask<'a, S> {
         self
     }
 
-    /// Of which tenant the key is: the same key of another one is somebody else.
+    /// The tenant of the key: the same key of another tenant counts apart.
     pub fn tenant(mut self, tenant: &'a str) -> Self {
         self.subject.tenant = Some(tenant);
         self

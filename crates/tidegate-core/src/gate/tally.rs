@@ -76,7 +76,7 @@ const COUNTED: usize = Counted::Degraded as usize + Degraded::ALL.len();
 const STRIPES: usize = 8;
 
 #[derive(Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     stripes: [Stripe; STRIPES],
 }
 

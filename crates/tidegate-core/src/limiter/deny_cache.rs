@@ -84,8 +84,12 @@ impl DenyCache {
         (denied.cost == cost && now < denied.until).then(|| denied.at(now))
     }
 
-    /// Remembers what the store answered to a request that was made at `asked_at`.
+    /// Remembers a denial by the store of a request that was made at `asked_at`. An admission ends what was remembered: its
+    /// figures are not true any more.
     pub(super) fn learn(&self, mark: u64, key: Key<'_>, cost: Cost, asked_at: Timestamp, decision: &Decision) {
+        if decision.is_allowed() && cost > Cost::ZERO {
+            return self.forget_if(key, |denied| denied.mark == mark);
+        }
         let is_remembered = decision.verdict == Verdict::Denied && decision.degraded.is_none() && self.set_count > 0;
         if !is_remembered || asked_at.as_nanos() < self.forgotten_at.load(Ordering::Acquire) {
             return;
@@ -112,11 +116,15 @@ impl DenyCache {
     /// Forgets a key under every policy.
     pub(super) fn forget(&self, key: Key<'_>) {
         self.forgotten_at.fetch_max(self.now().as_nanos(), Ordering::AcqRel);
+        self.forget_if(key, |_| true);
+    }
+
+    fn forget_if(&self, key: Key<'_>, is_meant: impl Fn(&Denied) -> bool) {
         let Some(sets) = self.sets.get() else { return };
         let fingerprint = self.fingerprint(key);
         if let Some(set) = Self::set(sets, fingerprint) {
             for way in set.lock().iter_mut() {
-                if way.is_some_and(|denied| denied.fingerprint == fingerprint) {
+                if way.is_some_and(|denied| denied.fingerprint == fingerprint && is_meant(&denied)) {
                     *way = None;
                 }
             }
@@ -136,5 +144,39 @@ impl Denied {
         decision.wait = decision.wait.saturating_sub(passed);
         decision.reset_after = decision.reset_after.saturating_sub(passed);
         decision
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    fn decided(verdict: Verdict) -> Decision {
+        let wait = if verdict == Verdict::Denied { 500_000_000 } else { 0 };
+        Decision { verdict, wait, reset_after: 9, limit: 5, remaining: 3, limit_index: 0, degraded: None }
+    }
+
+    #[test]
+    fn c2_an_admission_a_refund_and_a_reset_end_what_is_remembered() {
+        let clock = ManualClock::new();
+        let cache = DenyCache::new(16, clock.clone().into());
+        let key = Key::new(b"k").unwrap();
+        let (five, one) = (Cost::try_from(5).unwrap(), Cost::ONE);
+        let deny = || cache.learn(1, key, five, cache.now(), &decided(Verdict::Denied));
+        deny();
+        assert!(cache.find(1, key, five).is_some());
+        // Its figures are not true any more.
+        cache.learn(1, key, one, cache.now(), &decided(Verdict::Allowed));
+        assert!(cache.find(1, key, five).is_none());
+        deny();
+        cache.learn(2, key, one, cache.now(), &decided(Verdict::Allowed));
+        assert!(cache.find(1, key, five).is_some(), "an admission under another policy says nothing");
+        cache.forget(key);
+        assert!(cache.find(1, key, five).is_none());
+        clock.advance(Duration::from_millis(1));
+        deny();
+        clock.advance(Duration::from_millis(500));
+        assert!(cache.find(1, key, five).is_none(), "not for longer than it was denied");
     }
 }

@@ -10,6 +10,9 @@ use crate::key::Key;
 use crate::remote;
 use crate::store::{Store, StoreError};
 
+/// Runs that are on their way at a time: one caller does not fill the store's queue.
+const RUNS_AT_A_TIME: usize = 64;
+
 /// One request under a limiter.
 pub type Each<'a, S> = (&'a Limiter<S>, Key<'a>, Cost);
 
@@ -30,8 +33,10 @@ impl<S: Store> Limiter<S> {
         let runs = requests.chunk_by(|(one, ..), (other, ..)| std::ptr::eq(&*one.shared, &*other.shared));
         let mut decisions = Vec::with_capacity(requests.len());
         for group in remote::groups_apart(runs, |(_, key, _)| key.as_bytes()) {
-            for run in join_all(group.into_iter().map(check_run)).await {
-                decisions.extend(run?);
+            for part in group.chunks(RUNS_AT_A_TIME) {
+                for run in join_all(part.iter().map(|run| check_run(run))).await {
+                    decisions.extend(run?);
+                }
             }
         }
         Ok(decisions)

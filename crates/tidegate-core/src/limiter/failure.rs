@@ -4,12 +4,15 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::algorithm::Claims;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::{Decision, Degraded, Verdict};
 use crate::key::Key;
 use crate::memory::{MemoryStore, Plan};
 use crate::policy::{Limit, Policy, Rate};
+use crate::record::Settlement;
+use crate::store::Admission;
 
 /// What is answered when the store cannot. Every such answer says so: [`Decision::degraded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +98,28 @@ impl StandIn {
         self.decide(reason, |store, plan| store.check(plan, key, cost))
     }
 
+    /// The same, and where the request is counted locally.
+    pub(super) fn admit(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Admission {
+        let mut claims = Claims::new();
+        if reason == Degraded::Unreadable {
+            return (self.without_figures(Verdict::Denied, reason), claims);
+        }
+        let decision = self.decide(reason, |store, plan| {
+            let (decision, taken) = store.admit_one(plan, key, cost);
+            claims = taken;
+            decision
+        });
+        (decision, claims)
+    }
+
+    /// Gives back what was taken locally.
     pub(super) fn refund(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Decision {
         self.decide(reason, |store, plan| store.refund(plan, key, cost))
+    }
+
+    /// Settles what was taken locally.
+    pub(super) fn settle(&self, key: Key<'_>, settlement: &Settlement<'_>, reason: Degraded) -> Decision {
+        self.decide(reason, |store, plan| store.settle(plan, key, settlement))
     }
 
     fn decide(&self, reason: Degraded, locally: impl FnOnce(&MemoryStore, &Plan) -> Decision) -> Decision {
@@ -142,7 +165,8 @@ fn share(policy: &Policy, instances: NonZeroU32) -> Policy {
         // A limit that is rounded down may take too long to refill the burst: then the burst is the limit.
         if Policy::new([bursting]).is_ok() { bursting } else { Limit { burst: None, ..share } }
     });
-    Policy::new(limits).unwrap_or_else(|_| policy.clone())
+    let share = Policy::new(limits).unwrap_or_else(|_| policy.clone());
+    if policy.has_any_rate() { share.with_any_rate().unwrap_or(share) } else { share }
 }
 
 #[cfg(test)]

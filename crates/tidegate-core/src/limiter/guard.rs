@@ -11,7 +11,8 @@ use crate::cost::Cost;
 use crate::decision::{Decision, Degraded};
 use crate::key::Key;
 use crate::policy::Policy;
-use crate::store::{Store, StoreError};
+use crate::record::Settlement;
+use crate::store::{Admission, Store, StoreError};
 
 /// How a limiter on a remote store is guarded.
 #[derive(Clone)]
@@ -113,10 +114,17 @@ impl Guard {
     }
 
     /// The answer in the place of a store that could not give one, counted.
-    pub(super) fn stand_in(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Decision {
-        let decision = self.stand_in.check(key, cost, reason);
+    pub(super) fn stand_in(&self, key: Key<'_>, cost: Cost, error: &StoreError) -> Decision {
+        let decision = self.stand_in.check(key, cost, error.reason());
         self.tally.check(&decision);
         decision
+    }
+
+    /// The same, and where the request is counted locally.
+    pub(super) fn stand_in_admit(&self, key: Key<'_>, cost: Cost, error: &StoreError) -> Admission {
+        let admission = self.stand_in.admit(key, cost, error.reason());
+        self.tally.check(&admission.0);
+        admission
     }
 
     /// Gives back what a [`stand_in`](Self::stand_in) took.
@@ -124,12 +132,25 @@ impl Guard {
         self.stand_in.refund(key, cost, reason)
     }
 
-    /// Gives back to the store what it took. Nobody answers in its place: what it took is with it.
-    pub(super) async fn give_back<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>, cost: Cost) {
-        if let Ok(decision) = store.refund(plan, key, cost).await {
-            self.tally.refund(&decision);
-        }
+    /// Settles a request where it was counted: in the store, or locally if `taken_locally`. Nothing stands in for a store
+    /// that cannot be reached: what it counted stays counted.
+    pub(super) async fn settle<S: Store>(
+        &self,
+        store: &S,
+        plan: &S::Plan,
+        key: Key<'_>,
+        settlement: &Settlement<'_>,
+        taken_locally: Option<Degraded>,
+    ) -> Result<Decision, StoreError> {
+        let answer = match taken_locally {
+            Some(reason) => Ok(self.stand_in.settle(key, settlement, reason)),
+            None => store.settle(plan, key, settlement).await,
+        };
         self.denied.forget(key);
+        if let Ok(decision) = &answer {
+            self.tally.refund(decision);
+        }
+        answer
     }
 
     /// When something is asked, for what is learned from the answer.
@@ -150,19 +171,28 @@ impl Guard {
                 self.denied.learn(self.mark, key, cost, asked_at, &decision);
                 decision
             }
-            Err(error) => return self.stand_in(key, cost, error.reason()),
+            Err(error) => return self.stand_in(key, cost, &error),
         };
         self.tally.check(&decision);
         decision
     }
 
-    pub(super) async fn refund<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>, cost: Cost) -> Decision {
+    /// Gives back to the store. Nothing stands in for it: a refund of what the store counted must not free what was admitted
+    /// locally.
+    pub(super) async fn refund<S: Store>(
+        &self,
+        store: &S,
+        plan: &S::Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Decision, StoreError> {
         let answer = store.refund(plan, key, cost).await;
         // After it, so that no denial from before comes in between and stays.
         self.denied.forget(key);
-        let decision = answer.unwrap_or_else(|error| self.stand_in.refund(key, cost, error.reason()));
-        self.tally.refund(&decision);
-        decision
+        if let Ok(decision) = &answer {
+            self.tally.refund(decision);
+        }
+        answer
     }
 
     pub(super) async fn reset<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>) -> Result<(), StoreError> {

@@ -1,5 +1,6 @@
 //! The limiter: a policy on a store. What users hold.
 
+mod by_id;
 mod counters;
 mod deny_cache;
 mod each;
@@ -16,7 +17,7 @@ pub use each::Each;
 pub use failure::FailurePolicy;
 use guard::Guard;
 pub(crate) use guard::Settings;
-pub use request::{Answer, Check, CheckMany, Refund, Reset};
+pub use request::{Answer, Check, CheckMany, CheckWithReceipt, Refund, Reset};
 pub(crate) use together::{Answers, Asked, check_together};
 
 use crate::blocking;
@@ -27,7 +28,12 @@ use crate::key::{EmptyKey, Key};
 use crate::memory::MemoryStore;
 use crate::name::Name;
 use crate::policy::Policy;
+use crate::record::Settlement;
 use crate::store::{BlockingError, Store, StoreError};
+use crate::subject::{Composed, composed, is_plain};
+
+/// The most policies of one request: as many as one atomic call holds on every store.
+pub(crate) const MOST_TOGETHER: usize = 32;
 
 /// A policy on a store. Clones share: a limiter cloned a hundred times is one limiter.
 ///
@@ -55,6 +61,8 @@ struct Shared<S: Store> {
     namespace: Arc<str>,
     /// Where the store is across a network.
     guard: Option<Guard>,
+    /// Set if keys come composed, from a gate or a server. Others are composed here: see [`subject`](crate::subject).
+    has_composed_keys: bool,
 }
 
 /// Why a check could not be made. Nothing was taken.
@@ -67,7 +75,8 @@ pub enum CheckError {
     /// The cost is not one.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// The store could not answer: only of a [reset](Limiter::reset), which nothing can stand in for.
+    /// The store could not answer. Only a [refund](Limiter::refund) or a [reset](Limiter::reset) fails with this: nothing
+    /// stands in for them, and the store's counters stay as they were, as far as is known.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A gate has no policy of this name.
@@ -77,6 +86,12 @@ pub enum CheckError {
         name: String,
         /// The names there are.
         known: String,
+    },
+    /// More policies in one request than one atomic call can hold.
+    #[error("{count} policies in one request: expected at most {MOST_TOGETHER}")]
+    TooManyPolicies {
+        /// The number of policies.
+        count: usize,
     },
     /// `.wait()` on a thread that must not.
     #[error(transparent)]
@@ -108,27 +123,34 @@ impl<S: Store> Limiter<S> {
         LimiterBuilder { store, policy, namespace: None, settings: Settings::default() }
     }
 
-    /// A limiter of a namespace.
+    /// A limiter of a namespace, whose keys are composed already.
     pub(crate) fn on(store: Arc<S>, policy: Policy, namespace: Arc<str>, settings: Settings) -> Self {
         let guard = store.is_remote().then(|| Guard::new(settings, &policy, &namespace, Arc::default()));
-        Self::guarded(store, policy, namespace, guard)
+        Self::guarded(store, policy, namespace, guard, true)
     }
 
-    fn guarded(store: Arc<S>, policy: Policy, namespace: Arc<str>, guard: Option<Guard>) -> Self {
+    fn guarded(
+        store: Arc<S>,
+        policy: Policy,
+        namespace: Arc<str>,
+        guard: Option<Guard>,
+        has_composed_keys: bool,
+    ) -> Self {
         let plan = store.plan(&policy, &namespace);
-        Self { shared: Arc::new(Shared { store, plan, policy, namespace, guard }) }
+        Self { shared: Arc::new(Shared { store, plan, policy, namespace, guard, has_composed_keys }) }
     }
 
-    /// The same limiter under a changed policy. Where only limits or bursts differ, what was used counts on; where an
-    /// algorithm, an anchor or a period does, keys start afresh.
+    /// Returns the limiter with another policy, on the same store and in the same namespace.
     ///
-    /// It is not a second limiter beside this one: where only limits or bursts differ, the two count together. Limits that
-    /// are to count apart need a [namespace](LimiterBuilder::namespace) each, or are policies of one [`Book`](crate::Book).
+    /// Without a [namespace](LimiterBuilder::namespace), limits are identified by their whole text: any other policy counts
+    /// apart. In a namespace, windows and logs keep their counts when only their limits differ. A bucket with another rate
+    /// or burst is another bucket and starts full.
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         let namespace = &self.shared.namespace;
         let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy, namespace));
-        Self::guarded(Arc::clone(&self.shared.store), policy, Arc::clone(namespace), guard)
+        let has_composed_keys = self.shared.has_composed_keys;
+        Self::guarded(Arc::clone(&self.shared.store), policy, Arc::clone(namespace), guard, has_composed_keys)
     }
 
     /// Another limiter on the same store, with the same settings, that counts apart from this one.
@@ -136,7 +158,7 @@ impl<S: Store> Limiter<S> {
     pub fn in_namespace(&self, name: &Name, policy: Policy) -> Self {
         let namespace = name.shared();
         let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy, &namespace));
-        Self::guarded(Arc::clone(&self.shared.store), policy, namespace, guard)
+        Self::guarded(Arc::clone(&self.shared.store), policy, namespace, guard, self.shared.has_composed_keys)
     }
 
     /// What it has answered so far, and how its store is. In memory nothing is counted.
@@ -151,13 +173,17 @@ impl<S: Store> Limiter<S> {
         self.shared.guard.as_ref().map(Guard::failure)
     }
 
-    /// Gives back what a request took: to the store, or where it was taken in its place, there.
-    pub(crate) async fn give_back(&self, key: Key<'_>, cost: Cost, taken_locally: Option<Degraded>) {
+    /// Settles a request where it was counted: in the store, or locally if `taken_locally`.
+    pub(crate) async fn settle(
+        &self,
+        key: Key<'_>,
+        settlement: &Settlement<'_>,
+        taken_locally: Option<Degraded>,
+    ) -> Result<Decision, StoreError> {
         let shared = &*self.shared;
-        match (&shared.guard, taken_locally) {
-            (Some(guard), Some(reason)) => drop(guard.stand_in_refund(key, cost, reason)),
-            (Some(guard), None) => guard.give_back(&*shared.store, &shared.plan, key, cost).await,
-            (None, _) => drop(shared.store.refund(&shared.plan, key, cost).await),
+        match &shared.guard {
+            Some(guard) => guard.settle(&*shared.store, &shared.plan, key, settlement, taken_locally).await,
+            None => shared.store.settle(&shared.plan, key, settlement).await,
         }
     }
 
@@ -201,7 +227,10 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Gives back what a request took that did not happen after all, or cost less: never more than is counted now.
-    /// Answers like a request of cost 0 made right after.
+    /// Returns the decision of a request of cost 0 made right after.
+    ///
+    /// This is for right away: after a window has ended or a bucket has refilled, it frees capacity that others took in the
+    /// meantime. [`Check::with_receipt`] gives back only what still counts.
     #[inline]
     pub fn refund<'a, K, C>(&'a self, key: &'a K, cost: C) -> Refund<'a, S>
     where
@@ -219,6 +248,19 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store> Shared<S> {
+    /// Returns true if the key is stored as it is.
+    #[inline]
+    fn is_plain(&self, key: Key<'_>) -> bool {
+        self.has_composed_keys || is_plain(key)
+    }
+
+    /// The key as it is stored.
+    #[inline]
+    fn key<'a>(&self, key: &'a [u8]) -> Result<Composed<'a>, EmptyKey> {
+        let key = Key::new(key)?;
+        Ok(if self.has_composed_keys { Composed::Plain(key.as_bytes()) } else { composed(None, key) })
+    }
+
     async fn check(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
         match &self.guard {
             Some(guard) => Ok(guard.check(&*self.store, &self.plan, key, cost).await),
@@ -235,7 +277,7 @@ impl<S: Store> Shared<S> {
 
     async fn refund(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
         match &self.guard {
-            Some(guard) => Ok(guard.refund(&*self.store, &self.plan, key, cost).await),
+            Some(guard) => guard.refund(&*self.store, &self.plan, key, cost).await,
             None => self.store.refund(&self.plan, key, cost).await,
         }
     }
@@ -258,7 +300,8 @@ pub struct LimiterBuilder<S: Store> {
 }
 
 impl<S: Store> LimiterBuilder<S> {
-    /// Counts apart from limiters of other namespaces in the same store; all without one count together.
+    /// Gives the policy a name. It counts apart from policies of other names on the same store, and keeps the counts of its
+    /// windows and logs when their limits change.
     pub fn namespace(mut self, name: Name) -> Self {
         self.namespace = Some(name);
         self
@@ -287,7 +330,9 @@ impl<S: Store> LimiterBuilder<S> {
     #[must_use]
     pub fn build(self) -> Limiter<S> {
         let namespace = self.namespace.map_or_else(|| Arc::from(""), |name| name.shared());
-        Limiter::on(Arc::new(self.store), self.policy, namespace, self.settings)
+        let (store, settings) = (Arc::new(self.store), self.settings);
+        let guard = store.is_remote().then(|| Guard::new(settings, &self.policy, &namespace, Arc::default()));
+        Limiter::guarded(store, self.policy, namespace, guard, false)
     }
 }
 

@@ -5,12 +5,18 @@ use std::future::IntoFuture;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use smallvec::SmallVec;
+
+use super::together::{Asked, check_together};
 use super::{CheckError, Limiter};
+use crate::blocking;
 use crate::cost::{Cost, CostError};
 use crate::decision::Decision;
+use crate::gate::{Receipt, Taken};
 use crate::key::Key;
 use crate::memory::MemoryStore;
 use crate::store::Store;
+use crate::subject::{Composed, KeyBytes};
 
 /// What `.await` waits for.
 #[must_use = "futures do nothing unless they are awaited"]
@@ -78,14 +84,21 @@ impl<'a, S: Store> Check<'a, S> {
         self
     }
 
+    /// Also returns a [`Receipt`], by which what the request took can be corrected once its actual cost is known.
+    pub fn with_receipt(self) -> CheckWithReceipt<'a, S> {
+        CheckWithReceipt { check: self }
+    }
+
     /// The answer, if the store need not be asked.
     fn known(&self) -> Option<Decision> {
-        let (Ok(key), Ok(cost)) = (Key::new(self.key), self.cost) else { return None };
-        self.limiter.shared.guard.as_ref()?.known(key, cost)
+        let guard = self.limiter.shared.guard.as_ref()?;
+        let (Ok(key), Ok(cost)) = (self.limiter.shared.key(self.key), self.cost) else { return None };
+        guard.known(Key::new(&key).ok()?, cost)
     }
 
     async fn answer(self) -> Result<Decision, CheckError> {
-        Ok(self.limiter.shared.check(Key::new(self.key)?, self.cost?).await?)
+        let key = self.limiter.shared.key(self.key)?;
+        Ok(self.limiter.shared.check(Key::new(&key)?, self.cost?).await?)
     }
 
     /// Decides, and holds this thread up meanwhile: for programs without an async runtime.
@@ -108,7 +121,11 @@ impl Check<'_, MemoryStore> {
     #[inline]
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
-        Ok(shared.store.check(&shared.plan, Key::new(self.key)?, self.cost?))
+        let key = Key::new(self.key)?;
+        if shared.is_plain(key) {
+            return Ok(shared.store.check(&shared.plan, key, self.cost?));
+        }
+        Ok(shared.store.check(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
     }
 }
 
@@ -121,6 +138,58 @@ impl<'a, S: Store> IntoFuture for Check<'a, S> {
             Some(decision) => Answer::known(decision),
             None => Answer::asked(self.answer()),
         }
+    }
+}
+
+/// One request that returns a receipt. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+#[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
+#[derive(Debug)]
+pub struct CheckWithReceipt<'a, S: Store> {
+    check: Check<'a, S>,
+}
+
+impl<S: Store> CheckWithReceipt<'_, S> {
+    async fn answer(self) -> Result<(Decision, Receipt<S>), CheckError> {
+        let Check { limiter, key, cost } = self.check;
+        let key = limiter.shared.key(key)?;
+        let asked = Asked { limiter, key: Key::new(&key)?, cost: cost? };
+        let answer = check_together(std::slice::from_ref(&asked), true).await?.pop().flatten();
+        let Some((decision, claims)) = answer else {
+            return Ok((limiter.shared.check(asked.key, Cost::ZERO).await?, Receipt::new(SmallVec::new())));
+        };
+        let mut taken = SmallVec::new();
+        if !claims.is_empty() {
+            let (key, cost, locally) = (KeyBytes::from_slice(&key), asked.cost, decision.degraded());
+            taken.push(Taken { limiter: limiter.clone(), key, cost, claims, locally, tally: None });
+        }
+        Ok((decision, Receipt::new(taken)))
+    }
+
+    /// Runs the check, blocking the current thread: for programs without an async runtime.
+    ///
+    /// # Errors
+    /// If the key is empty, the cost is invalid, or this thread runs async tasks. Then nothing is taken.
+    pub fn wait(self) -> Result<(Decision, Receipt<S>), CheckError> {
+        self.check.limiter.store().block_on(self.answer())?
+    }
+}
+
+impl CheckWithReceipt<'_, MemoryStore> {
+    /// Runs the check.
+    ///
+    /// # Errors
+    /// If the key is empty or the cost is invalid. Then nothing is taken.
+    pub fn now(self) -> Result<(Decision, Receipt<MemoryStore>), CheckError> {
+        blocking::ready(self.answer())
+    }
+}
+
+impl<'a, S: Store> IntoFuture for CheckWithReceipt<'a, S> {
+    type Output = Result<(Decision, Receipt<S>), CheckError>;
+    type IntoFuture = Answer<'a, (Decision, Receipt<S>)>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Answer::asked(self.answer())
     }
 }
 
@@ -163,10 +232,21 @@ where
     /// If a key is empty or a cost is not one. Then nothing is taken, from any key, and nothing is added.
     pub fn now_into(self, decisions: &mut Vec<Decision>) -> Result<(), CheckError> {
         let shared = &*self.limiter.shared;
-        self.requests.iter().try_for_each(|request| keyed(request).map(drop))?;
+        let mut is_any_composed = false;
+        for request in self.requests {
+            let (key, _) = keyed(request)?;
+            is_any_composed |= !shared.is_plain(key);
+        }
         decisions.reserve(self.requests.len());
         let requests = self.requests.iter().filter_map(|request| keyed(request).ok());
-        shared.store.check_many(&shared.plan, requests, decisions);
+        if is_any_composed {
+            let composed: Vec<(Composed<'_>, Cost)> =
+                requests.filter_map(|(key, cost)| Some((shared.key(key.as_bytes()).ok()?, cost))).collect();
+            let requests = composed.iter().filter_map(|(key, cost)| Some((Key::new(key).ok()?, *cost)));
+            shared.store.check_many(&shared.plan, requests, decisions);
+        } else {
+            shared.store.check_many(&shared.plan, requests, decisions);
+        }
         Ok(())
     }
 }
@@ -177,8 +257,17 @@ where
     C: Copy + TryInto<Cost, Error: Into<CostError>> + Sync,
 {
     async fn answer(self) -> Result<Vec<Decision>, CheckError> {
-        let requests = self.requests.iter().map(keyed).collect::<Result<Vec<_>, _>>()?;
-        Ok(self.limiter.shared.check_many(&requests).await?)
+        let shared = &*self.limiter.shared;
+        let composed = |request| {
+            let (key, cost) = keyed(request)?;
+            Ok((shared.key(key.as_bytes())?, cost))
+        };
+        let composed = self.requests.iter().map(composed).collect::<Result<Vec<_>, CheckError>>()?;
+        let requests = composed
+            .iter()
+            .map(|(key, cost)| Ok((Key::new(key)?, *cost)))
+            .collect::<Result<Vec<(Key<'_>, Cost)>, CheckError>>()?;
+        Ok(shared.check_many(&requests).await?)
     }
 
     /// Decides on all, and holds this thread up meanwhile: for programs without an async runtime.
@@ -214,7 +303,8 @@ pub struct Refund<'a, S: Store> {
 
 impl<S: Store> Refund<'_, S> {
     async fn answer(self) -> Result<Decision, CheckError> {
-        Ok(self.limiter.shared.refund(Key::new(self.key)?, self.cost?).await?)
+        let key = self.limiter.shared.key(self.key)?;
+        Ok(self.limiter.shared.refund(Key::new(&key)?, self.cost?).await?)
     }
 
     /// Gives back, and holds this thread up meanwhile: for programs without an async runtime.
@@ -233,7 +323,7 @@ impl Refund<'_, MemoryStore> {
     /// If the key is empty or the cost is not one. Then nothing is given back.
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
-        Ok(shared.store.refund(&shared.plan, Key::new(self.key)?, self.cost?))
+        Ok(shared.store.refund(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
     }
 }
 
@@ -256,7 +346,8 @@ pub struct Reset<'a, S: Store> {
 
 impl<S: Store> Reset<'_, S> {
     async fn answer(self) -> Result<(), CheckError> {
-        Ok(self.limiter.shared.reset(Key::new(self.key)?).await?)
+        let key = self.limiter.shared.key(self.key)?;
+        Ok(self.limiter.shared.reset(Key::new(&key)?).await?)
     }
 
     /// Forgets, and holds this thread up meanwhile: for programs without an async runtime.
@@ -275,7 +366,7 @@ impl Reset<'_, MemoryStore> {
     /// If the key is empty.
     pub fn now(self) -> Result<(), CheckError> {
         let shared = &*self.limiter.shared;
-        shared.store.reset(&shared.plan, Key::new(self.key)?);
+        shared.store.reset(&shared.plan, Key::new(&shared.key(self.key)?)?);
         Ok(())
     }
 }

@@ -1,27 +1,42 @@
 //! Keys as keyed 128-bit fingerprints: whoever chooses the keys cannot choose where they fall.
 
-use std::hash::{BuildHasher, RandomState};
-
 use siphasher::sip128::SipHasher13;
 
 use crate::hardware::BlockCipher;
+use crate::identity;
 use crate::policy::Policy;
-use crate::store::ANY_RATE;
 
-/// Stands for a key under a policy's shape. Two different keys meet with a chance of 2^-128.
+/// Stands for a key under a policy. Two different keys meet with a chance of 2^-128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     pub(super) low: u64,
+    /// 56 bits of the hash, and below them the policy's group.
     pub(super) high: u64,
+    /// The other eight bits of the hash. Neither the home nor the group says anything of them.
+    pub(super) tag: u8,
 }
 
 impl Fingerprint {
-    /// Eight bits that neither the home nor the tags of its neighbours say anything of.
     #[inline]
-    pub(super) fn tag(self) -> u8 {
-        self.high as u8
+    fn new(low: u64, high: u64, group: Group) -> Self {
+        Self { low, high: high & !0xff | u64::from(group.0), tag: high as u8 }
+    }
+
+    /// Returns true for the fingerprint of an empty slot.
+    pub(super) fn is_zero(self) -> bool {
+        (self.low, self.high, self.tag) == (0, 0, 0)
+    }
+
+    /// The group whose share of the table the entry belongs to.
+    #[inline]
+    pub(super) fn group(self) -> Group {
+        Group(self.high as u8)
     }
 }
+
+/// A named policy, or all limits without a name: each has its share of the table. See `evict.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Group(pub(super) u8);
 
 /// Makes fingerprints with a secret of its own: one block of AES for a short key where the processor has it, SipHash
 /// for all others, each with keys of its own.
@@ -29,6 +44,7 @@ impl Fingerprint {
 pub(super) struct Fingerprinter {
     short: Option<BlockCipher>,
     any: SipHasher13,
+    group: Group,
 }
 
 /// What the fingerprints of a store hang on: whoever knows it can choose keys that fall where they like.
@@ -36,17 +52,18 @@ pub(super) struct Fingerprinter {
 pub(super) struct Secret(pub(super) [u64; 2]);
 
 impl Secret {
-    /// Drawn from the system's randomness.
-    pub(super) fn random() -> Self {
-        // Each hasher has a random key; two answers of one are two numbers that nobody else can know.
-        let random = RandomState::new();
-        Self([random.hash_one(0u8), random.hash_one(1u8)])
+    /// Draws a secret from the system's random source. `None` if there is none.
+    pub(super) fn random() -> Option<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).ok()?;
+        let number = u128::from_le_bytes(bytes);
+        Some(Self([number as u64, (number >> 64) as u64]))
     }
 }
 
 impl Fingerprinter {
     pub(super) fn new(Secret([one, other]): Secret) -> Self {
-        Self::of_secret(SipHasher13::new_with_keys(one, other))
+        Self::of_secret(SipHasher13::new_with_keys(one, other), Group(0))
     }
 
     /// Whether short keys are fingerprinted by AES: on processors that have it.
@@ -55,28 +72,20 @@ impl Fingerprinter {
     }
 
     /// All keys are drawn from the one secret.
-    fn of_secret(secret: SipHasher13) -> Self {
+    fn of_secret(secret: SipHasher13, group: Group) -> Self {
         let draw = |number: u8| secret.hash(&[number]).as_u128();
         let round_keys = std::array::from_fn(|round| draw(round as u8 + 1));
         let sip = secret.hash(&[0]);
-        Self { short: BlockCipher::new(round_keys), any: SipHasher13::new_with_keys(sip.h1, sip.h2) }
+        Self { short: BlockCipher::new(round_keys), any: SipHasher13::new_with_keys(sip.h1, sip.h2), group }
     }
 
-    /// One whose fingerprints are those of keys of a namespace under `policy`'s shape: its algorithms, anchors and
-    /// periods. A policy that changes in these starts afresh; one that changes in limit or burst finds what was used.
-    pub(super) fn for_shape(&self, policy: &Policy, namespace: &str) -> Self {
-        let mut shape = Vec::new();
-        for limit in policy.limits() {
-            shape.push(limit.algorithm() as u8);
-            shape.push(u8::from(limit.opens_with_first_hit()));
-            let period = if namespace == ANY_RATE { 0 } else { limit.period_ns() };
-            shape.extend_from_slice(&period.to_le_bytes());
-        }
-        // What comes before it is of a length that is divisible by ten: together they are of one meaning only.
-        shape.push(0);
-        shape.extend_from_slice(namespace.as_bytes());
-        let derived = self.any.hash(&shape);
-        Self::of_secret(SipHasher13::new_with_keys(derived.h1, derived.h2))
+    /// Returns a fingerprinter for the keys of one namespace and one [identity](identity::identity): keys under different
+    /// ones never share a fingerprint.
+    pub(super) fn for_policy(&self, policy: &Policy, namespace: &str, group: Group) -> Self {
+        // No identity has a `:`, so the text can be read in one way only.
+        let text = format!("{}:{namespace}", identity::identity(policy, namespace));
+        let derived = self.any.hash(text.as_bytes());
+        Self::of_secret(SipHasher13::new_with_keys(derived.h1, derived.h2), group)
     }
 
     #[inline]
@@ -84,11 +93,11 @@ impl Fingerprinter {
         match (&self.short, short_block(key)) {
             (Some(cipher), Some(block)) => {
                 let (low, high) = cipher.hash(block);
-                Fingerprint { low, high }
+                Fingerprint::new(low, high, self.group)
             }
             _ => {
                 let hash = self.any.hash(key);
-                Fingerprint { low: hash.h1, high: hash.h2 }
+                Fingerprint::new(hash.h1, hash.h2, self.group)
             }
         }
     }
@@ -134,7 +143,7 @@ mod tests {
 
     #[test]
     fn every_length_and_every_bit_counts() {
-        let prints = Fingerprinter::new(Secret::random());
+        let prints = Fingerprinter::new(Secret::random().unwrap());
         let mut seen = std::collections::HashSet::new();
         for length in 1..=64 {
             let zeroes = vec![0; length];
@@ -149,13 +158,23 @@ mod tests {
 
     #[test]
     fn secrets_and_shapes_differ() {
-        let [one, other] = [Fingerprinter::new(Secret::random()), Fingerprinter::new(Secret::random())];
+        let [one, other] =
+            [Fingerprinter::new(Secret::random().unwrap()), Fingerprinter::new(Secret::random().unwrap())];
         let [minute, hour] = ["1/minute", "1/hour"].map(|text| text.parse().unwrap());
         for key in [&b"short"[..], b"a key that is longer than fifteen bytes"] {
             assert_ne!(one.fingerprint(key), other.fingerprint(key));
-            assert_ne!(one.for_shape(&minute, "").fingerprint(key), one.for_shape(&hour, "").fingerprint(key));
-            assert_eq!(one.for_shape(&minute, "").fingerprint(key), one.for_shape(&minute, "").fingerprint(key));
-            assert_ne!(one.for_shape(&minute, "a").fingerprint(key), one.for_shape(&minute, "b").fingerprint(key));
+            assert_ne!(
+                one.for_policy(&minute, "", Group(0)).fingerprint(key),
+                one.for_policy(&hour, "", Group(0)).fingerprint(key)
+            );
+            assert_eq!(
+                one.for_policy(&minute, "", Group(0)).fingerprint(key),
+                one.for_policy(&minute, "", Group(0)).fingerprint(key)
+            );
+            assert_ne!(
+                one.for_policy(&minute, "a", Group(0)).fingerprint(key),
+                one.for_policy(&minute, "b", Group(0)).fingerprint(key)
+            );
         }
     }
 }

@@ -1,33 +1,36 @@
 //! Runs a policy's arithmetic on what the table keeps for a key.
 
+use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use super::line::{Kind, Slot};
 use super::packed::Packed;
 use super::plan::CounterPlan;
-use super::table::{Change, Job, Work};
-use crate::algorithm::{Algorithm, Step, StepState, Written, decide, is_ahead, refund};
+use super::table::{Change, Job, Use, Work};
+use crate::algorithm::{Algorithm, Claims, Step, StepState, Written, decide, is_ahead, refund};
 use crate::decision::{Decision, Verdict};
-use crate::record::Record;
+use crate::policy::Policy;
+use crate::record::{Record, Settlement, claims};
 
 /// One limit, whose state stands in the slot.
 pub(super) struct InSlot<A, O>(PhantomData<(A, O)>);
 
 impl<A: Packed, O: Operation> Work for InSlot<A, O> {
     type Step = A;
+    type Input = O::Input;
 
     #[inline(always)]
-    fn run_swiftly(step: &A, slot: Slot, now: u64, cost: u64) -> Option<(u64, Decision)> {
-        if O::TAKES { step.take_swiftly(slot, now, cost) } else { None }
+    fn run_swiftly(step: &A, slot: Slot, now: u64, input: O::Input) -> Option<(u64, Decision)> {
+        step.take_swiftly(slot, now, O::cost_to_take(input)?)
     }
 
     #[inline(always)]
-    fn run(job: &Job<'_, A>, slot: Option<Slot>) -> (Decision, Change) {
+    fn run(job: &Job<'_, A, O::Input>, slot: Option<Slot>) -> (Decision, Change) {
         let mut state = slot.map_or_else(A::State::default, |slot| job.step.unpack(slot));
         let (steps, states) = (std::slice::from_ref(job.step), std::slice::from_mut(&mut state));
-        let Ran { decision, written, .. } = run_now::<A, O>(job, steps, states);
+        let Ran { decision, written, .. } = run_now::<A, _, O>(job, steps, states);
         let write = is_worth_writing(&decision, written, slot).then(|| job.step.pack(&state));
-        (decision, Change { write, is_other_kind: false, is_denied: is_being_denied(&decision) })
+        (decision, Change { write, is_other_kind: false, use_: O::use_of(job.input, &decision) })
     }
 }
 
@@ -36,10 +39,11 @@ pub(super) struct InSlotOrRecord<O>(PhantomData<O>);
 
 impl<O: Operation> Work for InSlotOrRecord<O> {
     type Step = CounterPlan;
+    type Input = O::Input;
 
-    fn run(job: &Job<'_, CounterPlan>, slot: Option<Slot>) -> (Decision, Change) {
+    fn run(job: &Job<'_, CounterPlan, O::Input>, slot: Option<Slot>) -> (Decision, Change) {
         match slot {
-            Some(Slot { kind: Kind::Record, .. }) => InRecord::<O>::run(&job.with_step(&*job.step.as_steps), slot),
+            Some(Slot { kind: Kind::Record, .. }) => InRecord::<O>::run(&job.with_step(&job.step.policy), slot),
             _ => InSlot::<_, O>::run(&job.with_step(&job.step.packed), slot),
         }
     }
@@ -49,38 +53,49 @@ impl<O: Operation> Work for InSlotOrRecord<O> {
 pub(super) struct InRecord<O>(PhantomData<O>);
 
 impl<O: Operation> Work for InRecord<O> {
-    type Step = [Step];
+    type Step = Policy;
+    type Input = O::Input;
 
-    fn run(job: &Job<'_, [Step]>, slot: Option<Slot>) -> (Decision, Change) {
-        let (arena, steps) = (&job.table.arena, job.step);
-        let (Ran { decision, now, .. }, write) = match slot {
+    fn run(job: &Job<'_, Policy, O::Input>, slot: Option<Slot>) -> (Decision, Change) {
+        let (arena, policy) = (&job.table.arena, job.step);
+        let run = |record: &mut Record| {
+            let ran = record.with_states(policy, job.now, |steps, states| run_now::<_, _, O>(job, steps, states));
+            let expires_at = ran.now.saturating_add(ran.decision.reset_after).max(record.others_free_at());
+            (ran, expires_at)
+        };
+        let (ran, time, write) = match slot {
             Some(Slot { kind: Kind::Record, amount: number, .. }) => {
-                let ran = run_now::<_, O>(job, steps, arena.get(number).states(steps));
+                let (ran, time) = arena.with(number, job.fingerprint.group(), run);
                 let is_written = ran.written == Written::States;
-                (ran, is_written.then_some(number))
+                (ran, time, is_written.then_some(number))
             }
             _ => {
-                let mut record = slot.map_or_else(Record::default, |slot| Record::of(unpacked(steps, slot)));
-                let ran = run_now::<_, O>(job, steps, record.states(steps));
+                let state = slot.map(|slot| unpacked(policy.steps(), slot));
+                let mut record = state.map_or_else(Record::default, Record::of);
+                let (ran, time) = run(&mut record);
                 let is_worth = slot.is_some() || is_worth_writing(&ran.decision, ran.written, slot);
-                (ran, is_worth.then(|| arena.insert(record, job.fingerprint.low)))
+                (ran, time, is_worth.then(|| arena.insert(record, job.fingerprint)))
             }
         };
-        let time = now.saturating_add(decision.reset_after);
         let write = write.map(|number| Slot { kind: Kind::Record, time, amount: number });
-        (decision, Change { write, is_other_kind: true, is_denied: is_being_denied(&decision) })
+        let use_ = O::use_of(job.input, &ran.decision);
+        (ran.decision, Change { write, is_other_kind: true, use_ })
     }
 }
 
 /// Runs the operation at the job's time; or, where others got in before us at a later one, at a time that is not before
 /// theirs.
 #[inline(always)]
-fn run_now<A: Algorithm, O: Operation>(job: &Job<'_, impl ?Sized>, steps: &[A], states: &mut [A::State]) -> Ran {
+fn run_now<A: Algorithm, S: ?Sized, O: Operation>(
+    job: &Job<'_, S, O::Input>,
+    steps: &[A],
+    states: &mut [A::State],
+) -> Ran {
     let mut now = job.now;
     if is_ahead(steps, states, now) {
         now = job.table.clock().catch_up(now, |now| is_ahead(steps, states, now));
     }
-    let (decision, written) = O::run(steps, states, now, job.cost);
+    let (decision, written) = O::run(steps, states, now, job.input);
     Ran { decision, written, now }
 }
 
@@ -91,18 +106,46 @@ struct Ran {
     now: u64,
 }
 
-/// What is done to a key: [`Checking`], [`Probing`] or [`Refunding`].
+/// An operation on a key.
 pub(super) trait Operation {
-    /// Whether it takes what it costs.
-    const TAKES: bool;
+    /// The request's own values.
+    type Input: Copy;
 
-    fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written);
+    /// The cost of a request that takes it, and does nothing else.
+    #[inline(always)]
+    fn cost_to_take(_input: Self::Input) -> Option<u64> {
+        None
+    }
+
+    /// The use that eviction is told of.
+    #[inline]
+    fn use_of(_input: Self::Input, _decision: &Decision) -> Use {
+        Use::Looked
+    }
+
+    fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, input: Self::Input) -> (Decision, Written);
 }
 
+/// Decides, and takes the cost of a request that is admitted.
 pub(super) struct Checking;
 
 impl Operation for Checking {
-    const TAKES: bool = true;
+    type Input = u64;
+
+    #[inline(always)]
+    fn cost_to_take(cost: u64) -> Option<u64> {
+        Some(cost)
+    }
+
+    #[inline]
+    fn use_of(cost: u64, decision: &Decision) -> Use {
+        match decision.verdict {
+            _ if cost == 0 => Use::Looked,
+            Verdict::Allowed => Use::Admitted,
+            Verdict::Denied => Use::Denied,
+            Verdict::Never => Use::Looked,
+        }
+    }
 
     #[inline(always)]
     fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
@@ -110,11 +153,40 @@ impl Operation for Checking {
     }
 }
 
+/// The same, and puts down where the request is counted.
+pub(super) struct Admitting<'a>(PhantomData<&'a ()>);
+
+impl<'a> Operation for Admitting<'a> {
+    type Input = (u64, &'a RefCell<Claims>);
+
+    #[inline]
+    fn use_of((cost, _): Self::Input, decision: &Decision) -> Use {
+        Checking::use_of(cost, decision)
+    }
+
+    fn run<A: Algorithm>(
+        steps: &[A],
+        states: &mut [A::State],
+        now: u64,
+        (cost, taken): Self::Input,
+    ) -> (Decision, Written) {
+        let (decision, written) = decide(steps, states, now, cost);
+        *taken.borrow_mut() = claims(&decision, steps, states, now);
+        (decision, written)
+    }
+}
+
 /// Decides as a check would, and takes nothing.
 pub(super) struct Probing;
 
 impl Operation for Probing {
-    const TAKES: bool = false;
+    type Input = u64;
+
+    #[inline]
+    fn use_of(cost: u64, decision: &Decision) -> Use {
+        // Only a denial is final.
+        if decision.is_denied() { Checking::use_of(cost, decision) } else { Use::Looked }
+    }
 
     fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
         let (decision, written) = decide(steps, states, now, cost);
@@ -127,13 +199,30 @@ impl Operation for Probing {
     }
 }
 
+/// Gives back a cost.
 pub(super) struct Refunding;
 
 impl Operation for Refunding {
-    const TAKES: bool = false;
+    type Input = u64;
 
     fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
         refund(steps, states, now, cost)
+    }
+}
+
+/// Corrects an admitted request to its actual cost.
+pub(super) struct Settling<'a>(PhantomData<&'a ()>);
+
+impl<'a> Operation for Settling<'a> {
+    type Input = &'a Settlement<'a>;
+
+    fn run<A: Algorithm>(
+        steps: &[A],
+        states: &mut [A::State],
+        now: u64,
+        settlement: Self::Input,
+    ) -> (Decision, Written) {
+        settlement.run(steps, states, now)
     }
 }
 
@@ -141,12 +230,6 @@ impl Operation for Refunding {
 #[inline]
 fn is_worth_writing(decision: &Decision, written: Written, slot: Option<Slot>) -> bool {
     written == Written::States && (slot.is_some() || decision.reset_after > 0)
-}
-
-/// Whether the next request will be denied as well, or this one was, and could pass later.
-#[inline]
-fn is_being_denied(decision: &Decision) -> bool {
-    decision.remaining == 0 || decision.verdict == Verdict::Denied
 }
 
 /// A limit that a slot was enough for may have become too large for it: what it kept moves to a record.

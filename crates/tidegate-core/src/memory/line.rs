@@ -13,16 +13,20 @@ pub(super) const SLOTS: usize = 4;
 /// The largest amount a slot holds: 48 bits.
 pub(super) const AMOUNT_BITS: u32 = 48;
 
-// The header, from its lowest bit: the lock, the overflow, two bits of kind and one mark for each slot, a byte of tag for
-// each slot from bit 24 on, and a count of visits in the topmost bits, where it wraps by itself.
+// The header, from its lowest bit: the lock, the overflow, two bits of kind and two of denials for each slot, a byte of tag
+// for each slot from bit 18 on, two bits of age for each slot, and a count of visits in the topmost bits, where it wraps by
+// itself.
 const LOCKED: u64 = 1;
 /// An entry whose home is this line or one before it may stand in a later line.
 const OVERFLOWED: u64 = 1 << 1;
 const KINDS_AT: u32 = 2;
-const MARKS_AT: u32 = 10;
-const TAGS_AT: u32 = 24;
+const DENIALS_AT: u32 = 10;
+const TAGS_AT: u32 = 18;
+const AGES_AT: u32 = 50;
 const VISITS_AT: u32 = 58;
 const LOW_BITS_OF_BYTES: u32 = 0x0101_0101;
+/// The lowest bit of each of four fields of two bits.
+const LOW_BITS_OF_PAIRS: u64 = 0b0101_0101;
 
 #[repr(C, align(128))]
 #[cfg_attr(not(tidegate_loom), derive(bytemuck::Zeroable))]
@@ -145,7 +149,7 @@ impl Line {
 /// A bit for each slot with the tag of `fingerprint`, at bit 7 of its byte; above the first one there may be others.
 #[inline(always)]
 fn tag_matches(header: u64, fingerprint: Fingerprint) -> u32 {
-    let differences = (header >> TAGS_AT) as u32 ^ u32::from(fingerprint.tag()).wrapping_mul(LOW_BITS_OF_BYTES);
+    let differences = (header >> TAGS_AT) as u32 ^ u32::from(fingerprint.tag).wrapping_mul(LOW_BITS_OF_BYTES);
     // The usual way to find the bytes that are zero.
     differences.wrapping_sub(LOW_BITS_OF_BYTES) & !differences & (LOW_BITS_OF_BYTES << 7)
 }
@@ -193,7 +197,9 @@ impl Guard<'_> {
 
     #[inline(always)]
     pub(super) fn fingerprint(&self, at: usize) -> Fingerprint {
-        Fingerprint { low: self.line.low[at].load(Ordering::Relaxed), high: self.line.high[at].load(Ordering::Relaxed) }
+        let low = self.line.low[at].load(Ordering::Relaxed);
+        let high = self.line.high[at].load(Ordering::Relaxed);
+        Fingerprint { low, high, tag: (self.header >> (TAGS_AT + 8 * at as u32)) as u8 }
     }
 
     #[inline(always)]
@@ -222,6 +228,11 @@ impl Guard<'_> {
         (0..SLOTS).find(|&at| self.kind(at) == Kind::Empty)
     }
 
+    /// The number of slots that are empty or have expired.
+    pub(super) fn free_slots(&self, now: u64) -> usize {
+        (0..SLOTS).filter(|at| self.kind(*at) == Kind::Empty || self.slot(*at).is_expired(now)).count()
+    }
+
     /// Writes what stands at `at`, whose fingerprint and kind stay.
     #[inline(always)]
     pub(super) fn write(&mut self, at: usize, slot: Slot) {
@@ -241,30 +252,68 @@ impl Guard<'_> {
         self.header = self.header & !(3 << kind_at) | (kind as u64) << kind_at;
     }
 
-    pub(super) fn insert(&mut self, at: usize, fingerprint: Fingerprint, slot: Slot, is_marked: bool) {
+    /// Puts an entry into a slot. It is of age 0 and has been denied as often as `denials` says, up to 3.
+    pub(super) fn insert(&mut self, at: usize, fingerprint: Fingerprint, slot: Slot, denials: u8) {
         self.line.low[at].store(fingerprint.low, Ordering::Relaxed);
         self.line.high[at].store(fingerprint.high, Ordering::Relaxed);
         let tag_at = TAGS_AT + 8 * at as u32;
-        self.header = self.header & !(0xff << tag_at) | u64::from(fingerprint.tag()) << tag_at;
+        self.header = self.header & !(0xff << tag_at) | u64::from(fingerprint.tag) << tag_at;
         self.set_kind(at, slot.kind);
         self.write(at, slot);
-        self.mark(at, is_marked);
+        self.set_denials(at, denials);
+        self.touch(at);
     }
 
     pub(super) fn clear(&mut self, at: usize) {
-        self.insert(at, Fingerprint { low: 0, high: 0 }, Slot { kind: Kind::Empty, time: 0, amount: 0 }, false);
+        let nothing = Slot { kind: Kind::Empty, time: 0, amount: 0 };
+        self.insert(at, Fingerprint { low: 0, high: 0, tag: 0 }, nothing, 0);
     }
 
-    /// Marks the entry as one that is being denied, or not.
+    /// Notes that the entry was asked for.
     #[inline(always)]
-    pub(super) fn mark(&mut self, at: usize, is_marked: bool) {
-        let mark_at = MARKS_AT + at as u32;
-        self.header = self.header & !(1 << mark_at) | u64::from(is_marked) << mark_at;
+    pub(super) fn touch(&mut self, at: usize) {
+        self.header &= !(3 << (AGES_AT + 2 * at as u32));
     }
 
+    /// The full sweeps that have passed the entry since it was asked for, up to 3.
+    pub(super) fn age(&self, at: usize) -> u8 {
+        (self.header >> (AGES_AT + 2 * at as u32)) as u8 & 3
+    }
+
+    /// Adds one to the age of every entry, up to 3.
+    pub(super) fn grow_older(&mut self) {
+        let ages = self.header >> AGES_AT;
+        // A pair stays as it is where both of its bits are set.
+        let young = !(ages & ages >> 1) & LOW_BITS_OF_PAIRS;
+        self.header += young << AGES_AT;
+    }
+
+    /// Requests that were denied, less those admitted since, from 0 to 3.
     #[inline(always)]
-    pub(super) fn is_marked(&self, at: usize) -> bool {
-        self.header >> (MARKS_AT + at as u32) & 1 != 0
+    pub(super) fn denials(&self, at: usize) -> u8 {
+        (self.header >> (DENIALS_AT + 2 * at as u32)) as u8 & 3
+    }
+
+    pub(super) fn set_denials(&mut self, at: usize, denials: u8) {
+        let denials_at = DENIALS_AT + 2 * at as u32;
+        self.header = self.header & !(3 << denials_at) | u64::from(denials.min(3)) << denials_at;
+    }
+
+    /// Notes an admitted request.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, at: usize) {
+        // Seldom anything to change.
+        const USED: u64 = 3 << AGES_AT | 3 << DENIALS_AT;
+        if self.header & USED << (2 * at as u32) != 0 {
+            self.touch(at);
+            self.set_denials(at, self.denials(at).saturating_sub(1));
+        }
+    }
+
+    /// Notes a denied request.
+    pub(super) fn deny(&mut self, at: usize) {
+        self.touch(at);
+        self.set_denials(at, self.denials(at) + 1);
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use loom::thread;
 use super::fingerprint::Fingerprint;
 use super::line::{Kind, Line, Slot};
 
-const KEY: Fingerprint = Fingerprint { low: 7, high: 9 };
+const KEY: Fingerprint = Fingerprint { low: 7, high: 9, tag: 5 };
 
 fn slot(time: u64, amount: u64) -> Slot {
     Slot { kind: Kind::Plain, time, amount }
@@ -33,7 +33,7 @@ fn add_one(line: &Line) {
 fn no_addition_is_lost_and_no_half_is_seen() {
     explore(|| {
         let line = Arc::new(Line::new());
-        line.lock().insert(2, KEY, slot(1, 1), false);
+        line.lock().insert(2, KEY, slot(1, 1), 0);
         let other = Arc::clone(&line);
         let thread = thread::spawn(move || add_one(&other));
         add_one(&line);
@@ -46,7 +46,7 @@ fn no_addition_is_lost_and_no_half_is_seen() {
 fn who_does_not_wait_does_not_get_in() {
     explore(|| {
         let line = Arc::new(Line::new());
-        line.lock().insert(0, KEY, slot(1, 1), false);
+        line.lock().insert(0, KEY, slot(1, 1), 0);
         let other = Arc::clone(&line);
         let thread = thread::spawn(move || match other.try_lock() {
             Some(mut line) => {
@@ -75,7 +75,7 @@ fn one_of_two_that_insert_finds_the_others() {
                 }
                 None => {
                     let at = line.vacancy().unwrap();
-                    line.insert(at, KEY, slot(1, 1), false);
+                    line.insert(at, KEY, slot(1, 1), 0);
                 }
             }
         };

@@ -1,8 +1,11 @@
 //! The in-memory store.
 
 mod arena;
+mod budget;
+mod builder;
 mod evict;
 mod fingerprint;
+mod groups;
 mod keep;
 mod line;
 #[cfg(all(test, tidegate_loom))]
@@ -10,31 +13,39 @@ mod loom_tests;
 mod packed;
 mod plan;
 mod probe;
+mod receipts;
 mod snapshot;
 mod table;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
-mod turns;
+mod together;
 
+use std::cell::RefCell;
 use std::fmt;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
+pub use builder::{MemoryStats, MemoryStoreBuilder, MemoryStoreError};
 pub use plan::Plan;
 use smallvec::SmallVec;
 pub use snapshot::RestoreError;
 
+use crate::algorithm::Claims;
 use crate::blocking;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::key::Key;
 use crate::policy::Policy;
-use crate::store::{BlockingError, Store, StoreError};
-use fingerprint::{Fingerprinter, Secret};
-use keep::{Checking, InRecord, InSlot, InSlotOrRecord, Operation, Probing, Refunding};
+use crate::record::Settlement;
+use crate::store::{Admission, BlockingError, Store, StoreError};
+use fingerprint::{Fingerprint, Fingerprinter, Secret};
+use keep::{Admitting, Checking, InRecord, InSlot, InSlotOrRecord, Operation, Probing, Refunding, Settling};
+use line::Slot;
 use plan::Kept;
-use table::{Place, Table};
-use turns::Turns;
+use receipts::Receipts;
+use table::{Change, Job, Place, Table, Work};
+use together::Locked;
 
 /// How many keys are hashed and brought near before the first of them is decided on.
 const BATCH: usize = 32;
@@ -44,90 +55,20 @@ const BATCH: usize = 32;
 ///
 /// A key is kept as a keyed 128-bit fingerprint with its state beside it: 46 bytes a key at `max_keys`, whatever the
 /// key's length, in a table that is reserved at once and never grows; the system hands out its pages as they are first
-/// used. What does not fit a slot of the table is kept beside it, for at most `max_keys` keys: a `sliding_window_log`,
-/// which takes 16 bytes or so for each instant at which something was admitted, a policy of several limits, and a
-/// `sliding_window_counter` above 8,589,934. `docs/choosing-an-algorithm.md` has the figures.
+/// used. A `sliding_window_log`, a policy of several limits and a `sliding_window_counter` above 8,589,934 do not fit the
+/// table and are kept in records beside it, within a budget of bytes ([`MemoryStoreBuilder::max_record_bytes`]).
 ///
-/// A full store drops a key for each new one: of those near it and of those in another place, some 30 together, the one
-/// that resets soonest; one that is being denied goes only if all of them are. (Of 44 keys or fewer, it is of all.) What
-/// has expired is forgotten a little at each check; no thread is started.
+/// A full store evicts one key for each new one, from a sample of a few dozen. Keys of a policy that has more than its
+/// share of the store go first. Among these, a key that was asked for once or twice goes before one that keeps being
+/// denied, and one that has not been asked for lately goes before one that has. So flooding the store with new keys does
+/// not free a limited client, and flooding one policy does not evict the keys of another. What has expired is deleted a
+/// little at each check; no thread is started.
 pub struct MemoryStore {
     table: Table,
     /// What the fingerprints hang on.
     secret: Secret,
     fingerprinter: Fingerprinter,
-    turns: Turns,
-}
-
-/// What a memory store holds and has let go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemoryStats {
-    /// Keys that are kept, among them those that have expired and were not met yet.
-    pub keys: u64,
-    /// The most keys it keeps.
-    pub max_keys: u64,
-    /// Bytes reserved for the table.
-    pub table_bytes: usize,
-    /// Keys that were dropped, before they had expired, for others to have a place.
-    pub evictions: u64,
-    /// Keys that were forgotten because they had expired.
-    pub expiries: u64,
-}
-
-/// How a [`MemoryStore`] is to be.
-#[derive(Clone, Debug)]
-pub struct MemoryStoreBuilder {
-    max_keys: u64,
-    clock: Clock,
-}
-
-/// Why a [`MemoryStore`] could not be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MemoryStoreError {
-    /// A store for no key limits nobody.
-    #[error("max_keys is 0: expected at least 1")]
-    NoKeys,
-    /// The system does not hand out so much memory.
-    #[error("no memory for max_keys = {max_keys}: expected fewer (46 bytes a key are reserved)")]
-    OutOfMemory {
-        /// What was asked for.
-        max_keys: u64,
-    },
-}
-
-impl MemoryStoreBuilder {
-    /// The most keys to keep: a hard bound on memory from the start. 1,000,000 where not given.
-    #[must_use]
-    pub fn max_keys(mut self, max_keys: u64) -> Self {
-        self.max_keys = max_keys;
-        self
-    }
-
-    /// Where time comes from: the system where not given, a [`ManualClock`](crate::ManualClock) in tests.
-    #[must_use]
-    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
-        self.clock = clock.into();
-        self
-    }
-
-    /// Makes the store.
-    ///
-    /// # Errors
-    /// If `max_keys` is 0 or more than there is memory for.
-    pub fn build(self) -> Result<MemoryStore, MemoryStoreError> {
-        self.build_with(Secret::random())
-    }
-
-    fn build_with(self, secret: Secret) -> Result<MemoryStore, MemoryStoreError> {
-        let Self { max_keys, clock } = self;
-        if max_keys == 0 {
-            return Err(MemoryStoreError::NoKeys);
-        }
-        let table = Table::new(max_keys, clock).ok_or(MemoryStoreError::OutOfMemory { max_keys })?;
-        Ok(MemoryStore { table, secret, fingerprinter: Fingerprinter::new(secret), turns: Turns::default() })
-    }
+    receipts: Receipts,
 }
 
 impl MemoryStore {
@@ -137,7 +78,7 @@ impl MemoryStore {
     /// A store with settings of its own.
     #[must_use]
     pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder { max_keys: Self::DEFAULT_MAX_KEYS, clock: Clock::system() }
+        MemoryStoreBuilder::new()
     }
 
     /// What it holds and has let go.
@@ -148,7 +89,11 @@ impl MemoryStore {
             keys: counted.keys,
             max_keys: self.table.max_keys(),
             table_bytes: self.table.bytes(),
+            record_bytes: self.table.arena.bytes(),
+            max_record_bytes: self.table.max_record_bytes,
             evictions: counted.evictions,
+            denied_evictions: counted.denied_evictions,
+            record_evictions: counted.record_evictions,
             expiries: counted.expiries,
         }
     }
@@ -156,7 +101,8 @@ impl MemoryStore {
     /// Works out a policy. In different namespaces the same key is counted apart.
     #[must_use]
     pub fn plan(&self, policy: &Policy, namespace: &str) -> Plan {
-        Plan::new(policy, self.fingerprinter.for_shape(policy, namespace))
+        let group = self.table.groups.of_namespace(namespace);
+        Plan::new(policy, self.fingerprinter.for_policy(policy, namespace, group))
     }
 
     /// Decides on one request, and takes what it costs if it is allowed.
@@ -201,41 +147,81 @@ impl MemoryStore {
         }
     }
 
-    /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. Requests
-    /// that share a key come one after the other. One answer a key; of a request that is denied, the keys that would have
-    /// allowed it answer like one of cost 0.
-    pub fn check_together(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<Decision> {
-        let places: SmallVec<[(&Plan, Place<'_>, Cost); 4]> =
-            requests.iter().map(|(plan, key, cost)| (*plan, self.place(plan, *key), *cost)).collect();
-        let _turn = self.turns.take(places.iter().map(|(_, place, _)| place.fingerprint));
+    /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. No other
+    /// request comes in between. One answer a key, with where the request is counted if it was admitted; of a request
+    /// that is denied, the keys that would have allowed it answer like one of cost 0.
+    ///
+    /// A plan and key that occur twice count as one request of the summed cost.
+    #[doc(hidden)] // Claims are for Tidegate's own receipts.
+    pub fn admit(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<(Decision, Claims)> {
+        let (merged, places_of) = self.merged(requests);
+        let places: SmallVec<[Place<'_>; 4]> = merged.iter().map(|(_, place, _)| *place).collect();
+        let fingerprints: SmallVec<[Fingerprint; 4]> = places.iter().map(|place| place.fingerprint).collect();
         let now = self.table.clock().now().as_nanos();
-        let probe = |(plan, place, cost): &(&Plan, Place<'_>, Cost)| self.run::<Probing>(plan, *place, now, *cost);
-        let probed: Vec<Decision> = places.iter().map(probe).collect();
-        if probed.iter().any(Decision::is_denied) {
-            return self.none_taken(&places, probed, now);
-        }
-        let taken: Vec<Decision> =
-            places.iter().map(|(plan, place, cost)| self.run::<Checking>(plan, *place, now, *cost)).collect();
-        if taken.iter().all(Decision::is_allowed) {
-            return taken;
-        }
-        // Somebody came in between with one of the keys alone, or one of them is there twice.
-        for ((plan, place, cost), decision) in places.iter().zip(&taken) {
-            if decision.is_allowed() {
-                self.run::<Refunding>(plan, *place, now, *cost);
+        let mut locked = Locked::new(&self.table, &places, now);
+        let mut run = |(plan, place, cost): &(&Plan, Place<'_>, u64), step: Together<'_>| {
+            let slot = locked.slot(place.fingerprint);
+            let (decision, change) = match step {
+                Together::Probe => self.run_locked::<Probing>(plan, *place, slot, now, *cost),
+                Together::Take(claims) => self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (*cost, claims)),
+                Together::Look => self.run_locked::<Checking>(plan, *place, slot, now, 0),
+            };
+            locked.apply(place.fingerprint, &change, &fingerprints);
+            decision
+        };
+        let mut decisions: SmallVec<[(Decision, Claims); 4]> =
+            merged.iter().map(|request| (run(request, Together::Probe), Claims::new())).collect();
+        let is_denied = decisions.iter().any(|(decision, _)| decision.is_denied());
+        for (request, answer) in merged.iter().zip(&mut decisions) {
+            if !is_denied {
+                let claims = RefCell::default();
+                let decision = run(request, Together::Take(&claims));
+                *answer = (decision, claims.take());
+            } else if answer.0.is_allowed() {
+                answer.0 = run(request, Together::Look);
             }
         }
-        self.none_taken(&places, taken, now)
+        drop(locked);
+        self.table.after_together(&fingerprints, now);
+        places_of.into_iter().map(|place| decisions[place].clone()).collect()
     }
 
-    /// The answers to a request that was denied.
-    fn none_taken(&self, places: &[(&Plan, Place<'_>, Cost)], mut decisions: Vec<Decision>, now: u64) -> Vec<Decision> {
-        for ((plan, place, _), decision) in places.iter().zip(&mut decisions) {
-            if decision.is_allowed() {
-                *decision = self.run::<Checking>(plan, *place, now, Cost::ZERO);
+    /// Decides on one request like [`check`](Self::check), and returns where it is counted if it was admitted.
+    #[doc(hidden)] // Claims are for Tidegate's own receipts.
+    pub fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> (Decision, Claims) {
+        let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
+        let claims = RefCell::default();
+        let decision = self.run_any::<Admitting<'_>>(plan, place, now, (cost.thousandths(), &claims));
+        (decision, claims.take())
+    }
+
+    /// Requests that share a plan and a key as one, and for each request which one that is.
+    #[allow(clippy::type_complexity)] // Two lists, used once.
+    fn merged<'s, 'p>(
+        &'s self,
+        requests: &[(&'p Plan, Key<'_>, Cost)],
+    ) -> (SmallVec<[(&'p Plan, Place<'s>, u64); 4]>, SmallVec<[usize; 4]>) {
+        let mut merged: SmallVec<[(&'p Plan, Place<'s>, u64); 4]> = SmallVec::new();
+        let mut places_of = SmallVec::new();
+        for (plan, key, cost) in requests {
+            let place = self.place(plan, *key);
+            let same = merged.iter().position(|(_, other, _)| other.fingerprint == place.fingerprint);
+            if let Some((_, _, sum)) = same.and_then(|same| merged.get_mut(same)) {
+                *sum = sum.saturating_add(cost.thousandths());
+            }
+            places_of.push(same.unwrap_or(merged.len()));
+            if same.is_none() {
+                merged.push((plan, place, cost.thousandths()));
             }
         }
-        decisions
+        (merged, places_of)
+    }
+
+    /// Corrects an admitted request to its actual cost, and answers like one of cost 0 made right after.
+    #[doc(hidden)] // For Tidegate's own receipts.
+    pub fn settle(&self, plan: &Plan, key: Key<'_>, settlement: &Settlement<'_>) -> Decision {
+        let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
+        self.run_any::<Settling<'_>>(plan, place, now, settlement)
     }
 
     /// Gives back what a request took, and answers like one of cost 0 made right after.
@@ -254,7 +240,7 @@ impl MemoryStore {
     }
 
     #[inline(always)]
-    fn run<O: Operation>(&self, plan: &Plan, place: Place<'_>, now: u64, cost: Cost) -> Decision {
+    fn run<O: Operation<Input = u64>>(&self, plan: &Plan, place: Place<'_>, now: u64, cost: Cost) -> Decision {
         let cost = cost.thousandths();
         // What most policies are runs in the caller's frame.
         if let Kept::WholeBucket(step) = plan.kept() {
@@ -264,15 +250,42 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn run_any<O: Operation>(&self, plan: &Plan, place: Place<'_>, now: u64, cost: u64) -> Decision {
+    fn run_any<O: Operation>(&self, plan: &Plan, place: Place<'_>, now: u64, input: O::Input) -> Decision {
         match plan.kept() {
-            Kept::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
-            Kept::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
-            Kept::FixedWindow(step) => self.table.update::<InSlot<_, O>>(place, step, now, cost),
-            Kept::Counter(step) => self.table.update::<InSlotOrRecord<O>>(place, step, now, cost),
-            Kept::Record(steps) => self.table.update::<InRecord<O>>(place, steps, now, cost),
+            Kept::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
+            Kept::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
+            Kept::FixedWindow(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
+            Kept::Counter(step) => self.table.update::<InSlotOrRecord<O>>(place, step, now, input),
+            Kept::Record(policy) => self.table.update::<InRecord<O>>(place, policy, now, input),
         }
     }
+
+    /// Runs an operation on a slot whose line is locked; the change is left to the caller.
+    fn run_locked<O: Operation>(
+        &self,
+        plan: &Plan,
+        place: Place<'_>,
+        slot: Option<Slot>,
+        now: u64,
+        input: O::Input,
+    ) -> (Decision, Change) {
+        let (table, fingerprint) = (&self.table, place.fingerprint);
+        match plan.kept() {
+            Kept::WholeBucket(step) => InSlot::<_, O>::run(&Job { table, step, fingerprint, now, input }, slot),
+            Kept::Bucket(step) => InSlot::<_, O>::run(&Job { table, step, fingerprint, now, input }, slot),
+            Kept::FixedWindow(step) => InSlot::<_, O>::run(&Job { table, step, fingerprint, now, input }, slot),
+            Kept::Counter(step) => InSlotOrRecord::<O>::run(&Job { table, step, fingerprint, now, input }, slot),
+            Kept::Record(step) => InRecord::<O>::run(&Job { table, step, fingerprint, now, input }, slot),
+        }
+    }
+}
+
+/// An operation on one of several locked keys.
+#[derive(Clone, Copy)]
+enum Together<'a> {
+    Probe,
+    Take(&'a RefCell<Claims>),
+    Look,
 }
 
 /// The same at once as later: what is ready needs no waiting for.
@@ -299,8 +312,16 @@ impl Store for MemoryStore {
         decisions.into_iter().map(Ok).collect()
     }
 
-    async fn check_together(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Result<Vec<Option<Decision>>, StoreError> {
-        Ok(self.check_together(requests).into_iter().map(Some).collect())
+    async fn admit(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Result<Vec<Option<Admission>>, StoreError> {
+        Ok(self.admit(requests).into_iter().map(Some).collect())
+    }
+
+    async fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
+        Ok(self.admit_one(plan, key, cost))
+    }
+
+    async fn settle(&self, plan: &Plan, key: Key<'_>, settlement: &Settlement<'_>) -> Result<Decision, StoreError> {
+        Ok(self.settle(plan, key, settlement))
     }
 
     fn now(&self) -> Timestamp {
@@ -314,6 +335,22 @@ impl Store for MemoryStore {
     async fn reset(&self, plan: &Plan, key: Key<'_>) -> Result<(), StoreError> {
         self.reset(plan, key);
         Ok(())
+    }
+
+    async fn keep_receipt(
+        &self,
+        plan: &Plan,
+        key: Key<'_>,
+        id: &str,
+        receipt: &[u8],
+        keep_for: Duration,
+    ) -> Result<(), StoreError> {
+        self.receipts.keep(plan.fingerprint(key), id, receipt, keep_for, Store::now(self));
+        Ok(())
+    }
+
+    async fn take_receipt(&self, plan: &Plan, key: Key<'_>, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.receipts.take(plan.fingerprint(key), id, Store::now(self)))
     }
 
     fn is_remote(&self) -> bool {

@@ -1,7 +1,6 @@
 //! A policy as a memory store runs it.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::packed::LARGEST_PACKED_COUNT;
@@ -32,14 +31,14 @@ pub(super) enum Kept {
     FixedWindow(FixedWindow),
     Counter(CounterPlan),
     /// Anything else.
-    Record(Arc<[Step]>),
+    Record(Policy),
 }
 
 /// One limit twice: for a slot, and for a record.
 #[derive(Clone, Debug)]
 pub(super) struct CounterPlan {
     pub(super) packed: SlidingWindowCounter,
-    pub(super) as_steps: Arc<[Step]>,
+    pub(super) policy: Policy,
 }
 
 impl Plan {
@@ -49,9 +48,9 @@ impl Plan {
             [Step::Bucket(step)] => Kept::Bucket(step.clone()),
             [Step::FixedWindow(step)] => Kept::FixedWindow(step.clone()),
             [Step::SlidingWindowCounter(step)] if step.capacity_cost() <= LARGEST_PACKED_COUNT => {
-                Kept::Counter(CounterPlan { packed: step.clone(), as_steps: Arc::clone(policy.steps()) })
+                Kept::Counter(CounterPlan { packed: step.clone(), policy: policy.clone() })
             }
-            _ => Kept::Record(Arc::clone(policy.steps())),
+            _ => Kept::Record(policy.clone()),
         };
         Self { fingerprinter, kept }
     }

@@ -2,7 +2,6 @@
 
 use arrayvec::ArrayVec;
 
-use super::evict::{Rank, least};
 use super::fingerprint::Fingerprint;
 use super::line::Guard;
 use super::table::{REACH, Table};
@@ -47,11 +46,6 @@ impl<'a> Probe<'a> {
                 return None;
             }
         }
-    }
-
-    /// The entry that carries least in the lines that are locked, and which line that is.
-    pub(super) fn least(&self, now: u64) -> Option<(Rank, usize)> {
-        self.lines.iter().enumerate().filter_map(|(index, line)| Some((least(line, now)?, index))).min()
     }
 
     /// The first line within reach, from the home on, in which `choose` finds a place.

@@ -7,8 +7,9 @@
 use arrayvec::ArrayVec;
 
 use super::arena::Arena;
-use super::evict::SMALL;
+use super::evict::{NEAR, Newcomer, SMALL};
 use super::fingerprint::Fingerprint;
+use super::groups::Groups;
 use super::line::{Guard, Kind, Line, SLOTS, Slot};
 use super::probe::Probe;
 use crate::clock::Clock;
@@ -37,7 +38,12 @@ pub(super) struct Table {
     /// Lines that can be a home. Those after them only take what overflows.
     pub(super) homes: u64,
     max_keys: u64,
+    pub(super) max_record_bytes: u64,
     pub(super) arena: Arena,
+    pub(super) groups: Groups,
+    /// Lines that each new key sweeps: so many that all have been swept, and grow older, about three times while the table is
+    /// filled anew.
+    lines_swept: u64,
     clock: Clock,
     pub(super) counts: Counts,
 }
@@ -48,6 +54,8 @@ pub(super) struct Counts {
     pub(super) keys: AtomicU64,
     cursor: AtomicU64,
     pub(super) evictions: AtomicU64,
+    pub(super) denied_evictions: AtomicU64,
+    pub(super) record_evictions: AtomicU64,
     pub(super) expiries: AtomicU64,
 }
 
@@ -57,8 +65,17 @@ pub(super) struct Change {
     pub(super) write: Option<Slot>,
     /// Whether it is of another kind than what stood there.
     pub(super) is_other_kind: bool,
-    /// Whether the key is being denied: such a one is dropped last when the table is full.
-    pub(super) is_denied: bool,
+    /// The use of the entry, for eviction.
+    pub(super) use_: Use,
+}
+
+/// The use of an entry by a request: it decides what a full table evicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Admitted,
+    Denied,
+    /// Anything that takes nothing.
+    Looked,
 }
 
 /// What is to be done with the entry of a key. A type of its own for each algorithm and each thing to do, and no value:
@@ -66,34 +83,36 @@ pub(super) struct Change {
 pub(super) trait Work {
     /// The limit, or the limits, at hand.
     type Step: ?Sized;
+    /// The request's own values: most often its cost.
+    type Input: Copy;
 
     /// Decides on what stands in the entry's slot, if there is one, and says what becomes of it.
-    fn run(job: &Job<'_, Self::Step>, slot: Option<Slot>) -> (Decision, Change);
+    fn run(job: &Job<'_, Self::Step, Self::Input>, slot: Option<Slot>) -> (Decision, Change);
 
     /// The same in the commonest case, where a request is admitted and only the slot's time changes, to the one that is
     /// answered: `None` in any other.
     #[inline(always)]
-    fn run_swiftly(_step: &Self::Step, _slot: Slot, _now: u64, _cost: u64) -> Option<(u64, Decision)> {
+    fn run_swiftly(_step: &Self::Step, _slot: Slot, _now: u64, _input: Self::Input) -> Option<(u64, Decision)> {
         None
     }
 }
 
 /// A check on its way through the table.
-pub(super) struct Job<'a, S: ?Sized> {
+pub(super) struct Job<'a, S: ?Sized, I> {
     pub(super) table: &'a Table,
     pub(super) step: &'a S,
     pub(super) fingerprint: Fingerprint,
     pub(super) now: u64,
-    pub(super) cost: u64,
+    pub(super) input: I,
 }
 
-impl<'a, S: ?Sized> Job<'a, S> {
+impl<'a, S: ?Sized, I: Copy> Job<'a, S, I> {
     /// The same job under another limit, or the same limit in another form.
-    pub(super) fn with_step<'b, T: ?Sized>(&self, step: &'b T) -> Job<'b, T>
+    pub(super) fn with_step<'b, T: ?Sized>(&self, step: &'b T) -> Job<'b, T, I>
     where
         'a: 'b,
     {
-        Job { table: self.table, step, fingerprint: self.fingerprint, now: self.now, cost: self.cost }
+        Job { table: self.table, step, fingerprint: self.fingerprint, now: self.now, input: self.input }
     }
 }
 
@@ -112,13 +131,15 @@ pub(super) struct Entry {
     pub(super) slot: Slot,
     /// Of a slot that is one: its amount is the place it had.
     pub(super) record: Option<Record>,
-    pub(super) is_marked: bool,
+    pub(super) denials: u8,
 }
 
 /// What the table has counted.
 pub(super) struct Counted {
     pub(super) keys: u64,
     pub(super) evictions: u64,
+    pub(super) denied_evictions: u64,
+    pub(super) record_evictions: u64,
     pub(super) expiries: u64,
 }
 
@@ -132,7 +153,7 @@ impl Place<'_> {
 
 impl Table {
     /// `None` if there is not the memory for so many keys.
-    pub(super) fn new(max_keys: u64, clock: Clock) -> Option<Self> {
+    pub(super) fn new(max_keys: u64, max_record_bytes: u64, clock: Clock) -> Option<Self> {
         let lines_filled = max_keys.checked_mul(100)?.div_ceil(FILL_PERCENT * SLOTS as u64);
         // So few that all of them are looked through have one home: then what is dropped is the least of all there are.
         let homes = if lines_filled <= SMALL as u64 { 1 } else { lines_filled };
@@ -141,12 +162,17 @@ impl Table {
             lines: allocate(lines)?,
             homes,
             max_keys,
+            max_record_bytes,
             arena: Arena::new(),
+            groups: Groups::new(),
+            lines_swept: (3 * lines as u64).div_ceil(max_keys.saturating_add(max_keys / 10)).min(lines as u64),
             clock,
             counts: Counts {
                 keys: AtomicU64::new(0),
                 cursor: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
+                denied_evictions: AtomicU64::new(0),
+                record_evictions: AtomicU64::new(0),
                 expiries: AtomicU64::new(0),
             },
         })
@@ -157,10 +183,13 @@ impl Table {
     }
 
     pub(super) fn counted(&self) -> Counted {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counted {
-            keys: self.counts.keys.load(Ordering::Relaxed),
-            evictions: self.counts.evictions.load(Ordering::Relaxed),
-            expiries: self.counts.expiries.load(Ordering::Relaxed),
+            keys: read(&self.counts.keys),
+            evictions: read(&self.counts.evictions),
+            denied_evictions: read(&self.counts.denied_evictions),
+            record_evictions: read(&self.counts.record_evictions),
+            expiries: read(&self.counts.expiries),
         }
     }
 
@@ -200,25 +229,22 @@ impl Table {
     /// While a line is fetched from far away the processor runs ahead into the next checks, as far as its buffers hold
     /// their instructions and stores. So the common case is kept short, and all else is elsewhere.
     #[inline(always)]
-    pub(super) fn update<W: Work>(&self, place: Place<'_>, step: &W::Step, now: u64, cost: u64) -> Decision {
+    pub(super) fn update<W: Work>(&self, place: Place<'_>, step: &W::Step, now: u64, input: W::Input) -> Decision {
         let Place { fingerprint, home, line } = place;
         let (mut line, at) = line.lock_and_guess(fingerprint);
         let is_sweep_due = line.visit();
         if line.is_at(at, fingerprint)
-            && let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, cost)
+            && let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, input)
         {
             line.write_time(at, time);
-            // Seldom anything to change.
-            if decision.remaining == 0 || line.is_marked(at) {
-                line.mark(at, decision.remaining == 0);
-            }
+            line.admit(at);
             drop(line);
             if is_sweep_due {
                 self.sweep(now);
             }
             return decision;
         }
-        self.update_any::<W>(line, is_sweep_due, fingerprint.low, fingerprint.high, home, step, now, cost)
+        self.update_any::<W>(line, is_sweep_due, fingerprint, home, step, now, input)
     }
 
     /// The same in every case: wherever the entry stands, if it does, and whatever becomes of it.
@@ -228,32 +254,49 @@ impl Table {
         &self,
         line: Guard<'_>,
         is_sweep_due: bool,
-        low: u64,
-        high: u64,
+        fingerprint: Fingerprint,
         home: usize,
         step: &W::Step,
         now: u64,
-        cost: u64,
+        input: W::Input,
     ) -> Decision {
-        let fingerprint = Fingerprint { low, high };
         let mut probe = Probe::new(self, home, line);
         let found = probe.find(fingerprint);
         let slot = found.as_ref().map(|(line, at)| line.slot(*at));
-        let (decision, change) = W::run(&Job { table: self, step, fingerprint, now, cost }, slot);
+        let (decision, change) = W::run(&Job { table: self, step, fingerprint, now, input }, slot);
         let is_new = found.is_none() && change.write.is_some();
         match (found, change.write) {
             (Some((line, at)), _) => {
                 apply(line, at, &change);
                 drop(probe);
             }
-            (None, Some(slot)) => self.insert(probe, fingerprint, slot, change.is_denied, now),
+            (None, Some(slot)) => self.insert(probe, fingerprint, slot, 0, now),
             (None, None) => drop(probe),
         }
-        // Who adds a key looks after one line for it, so that what expires goes as fast as new keys come.
-        if is_sweep_due || is_new {
+        if is_new {
+            self.sweep_for_new_key(now);
+        } else if is_sweep_due {
             self.sweep(now);
         }
+        if self.arena.bytes() > self.max_record_bytes {
+            self.trim_records(fingerprint, now);
+        }
         decision
+    }
+
+    /// Sweeps a line for a new key, so that entries expire as fast as new keys come. The entries there grow older.
+    pub(super) fn sweep_for_new_key(&self, now: u64) {
+        for _ in 0..self.lines_swept {
+            self.sweep_line(now, true);
+        }
+    }
+
+    /// Looks after the table once a request on several keys is done.
+    pub(super) fn after_together(&self, fingerprints: &[Fingerprint], now: u64) {
+        self.sweep_for_new_key(now);
+        if let Some(own) = fingerprints.first().filter(|_| self.arena.bytes() > self.max_record_bytes) {
+            self.trim_records(*own, now);
+        }
     }
 
     /// Forgets the entry of `fingerprint`.
@@ -267,21 +310,24 @@ impl Table {
 
     /// Puts an entry in its place, if it has not expired.
     pub(super) fn restore(&self, entry: Entry, now: u64) {
-        let Entry { fingerprint, mut slot, record, is_marked } = entry;
+        let Entry { fingerprint, mut slot, record, denials } = entry;
         if slot.is_expired(now) {
             return;
         }
         if let Some(record) = record {
-            slot.amount = self.arena.insert(record, fingerprint.low);
+            slot.amount = self.arena.insert(record, fingerprint);
         }
         let home = self.home(fingerprint);
         let mut probe = Probe::new(self, home, self.lines[home].lock());
         match probe.find(fingerprint) {
             Some((line, at)) => {
                 self.release(line, at);
-                line.insert(at, fingerprint, slot, is_marked);
+                line.insert(at, fingerprint, slot, denials);
             }
-            None => self.insert(probe, fingerprint, slot, is_marked, now),
+            None => self.insert(probe, fingerprint, slot, denials, now),
+        }
+        if self.arena.bytes() > self.max_record_bytes {
+            self.trim_records(fingerprint, now);
         }
     }
 
@@ -293,35 +339,42 @@ impl Table {
             fingerprint: line.fingerprint(at),
             slot,
             record: (slot.kind == Kind::Record).then(|| self.arena.get(slot.amount).clone()),
-            is_marked: line.is_marked(at),
+            denials: line.denials(at),
         };
         line.slots().map(entry).collect()
     }
 
-    fn insert<'a>(&'a self, mut probe: Probe<'a>, fingerprint: Fingerprint, slot: Slot, is_marked: bool, now: u64) {
-        if !self.try_reserve() {
-            self.make_room(&mut probe, fingerprint.high, now);
+    fn insert<'a>(&'a self, mut probe: Probe<'a>, fingerprint: Fingerprint, slot: Slot, denials: u8, now: u64) {
+        let newcomer = Newcomer { fingerprint, spared: &[], now };
+        if !self.try_reserve(fingerprint) {
+            let near = if self.homes == 1 { SMALL } else { NEAR };
+            while probe.lines.len() < near && probe.lock_next() {}
+            self.make_room(&mut probe.lines, newcomer);
         }
         // Counted, one way or the other. Now for a place within reach.
         let place = probe.place(|line| self.vacancy_or_expired(line, now)).or_else(|| {
-            self.drop_near(&mut probe, now);
+            self.drop_near(&mut probe.lines, newcomer);
             probe.place(|line| line.vacancy())
         });
         if let Some((index, at)) = place {
             for passed in &mut probe.lines[..index] {
                 passed.set_overflowed(true);
             }
-            probe.lines[index].insert(at, fingerprint, slot, is_marked);
+            probe.lines[index].insert(at, fingerprint, slot, denials);
         }
     }
 
     /// Counts one key more, if there may be one more.
-    fn try_reserve(&self) -> bool {
+    pub(super) fn try_reserve(&self, fingerprint: Fingerprint) -> bool {
         let add_one = |keys| (keys < self.max_keys).then_some(keys + 1);
-        self.counts.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one).is_ok()
+        let is_reserved = self.counts.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one).is_ok();
+        if is_reserved {
+            self.groups.add(fingerprint.group());
+        }
+        is_reserved
     }
 
-    fn vacancy_or_expired(&self, line: &mut Guard<'_>, now: u64) -> Option<usize> {
+    pub(super) fn vacancy_or_expired(&self, line: &mut Guard<'_>, now: u64) -> Option<usize> {
         line.vacancy().or_else(|| {
             let (at, _) = line.slots().find(|(_, slot)| slot.is_expired(now))?;
             self.clear(line, at);
@@ -331,7 +384,8 @@ impl Table {
     }
 
     /// Empties a slot, and counts one key less.
-    fn clear(&self, line: &mut Guard<'_>, at: usize) {
+    pub(super) fn clear(&self, line: &mut Guard<'_>, at: usize) {
+        self.groups.remove(line.fingerprint(at).group());
         self.release(line, at);
         self.counts.keys.fetch_sub(1, Ordering::Relaxed);
     }
@@ -339,7 +393,7 @@ impl Table {
     pub(super) fn release(&self, line: &mut Guard<'_>, at: usize) {
         let slot = line.slot(at);
         if slot.kind == Kind::Record {
-            self.arena.take(slot.amount);
+            self.arena.remove(slot.amount);
         }
         line.clear(at);
     }
@@ -347,6 +401,10 @@ impl Table {
     /// Looks after the next line: forgets what has expired there, and that it overflowed once that is over.
     #[cold]
     pub(super) fn sweep(&self, now: u64) {
+        self.sweep_line(now, false);
+    }
+
+    pub(super) fn sweep_line(&self, now: u64, grows_older: bool) {
         let index = (self.counts.cursor.fetch_add(1, Ordering::Relaxed) % self.lines.len() as u64) as usize;
         let mut probe = Probe::new(self, index, self.lines[index].lock());
         for at in 0..SLOTS {
@@ -355,6 +413,9 @@ impl Table {
                 self.clear(&mut probe.lines[0], at);
                 self.counts.expiries.fetch_add(1, Ordering::Relaxed);
             }
+        }
+        if grows_older {
+            probe.lines[0].grow_older();
         }
         // A full line will be passed again: only where there is room is it worth a look whether it still is.
         let may_be_over = probe.lines[0].has_overflowed() && probe.lines[0].vacancy().is_some();
@@ -368,14 +429,18 @@ impl Table {
     }
 }
 
-fn apply(line: &mut Guard<'_>, at: usize, change: &Change) {
+pub(super) fn apply(line: &mut Guard<'_>, at: usize, change: &Change) {
     if let Some(slot) = change.write {
         line.write(at, slot);
         if change.is_other_kind {
             line.set_kind(at, slot.kind);
         }
     }
-    line.mark(at, change.is_denied);
+    match change.use_ {
+        Use::Admitted => line.admit(at),
+        Use::Denied => line.deny(at),
+        Use::Looked => line.touch(at),
+    }
 }
 
 #[cfg(not(tidegate_loom))]
@@ -408,5 +473,6 @@ impl Table {
             }
         }
         assert_eq!(keys, self.counted().keys);
+        assert_eq!(keys, (0..=255).map(|group| self.groups.keys(super::fingerprint::Group(group))).sum::<u64>());
     }
 }

@@ -10,6 +10,9 @@ const DAY_MS: u128 = 86_400_000;
 const MAX_PERIOD: Duration = Duration::from_secs(366 * 86_400);
 const MAX_REFILL_DAYS: u128 = 36_600;
 
+/// The most limits in a policy. It bounds the memory of a key and the work of a check.
+pub(crate) const MAX_LIMITS: usize = 8;
+
 /// The part of a limit that a complaint is about, so that a parser can point at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {

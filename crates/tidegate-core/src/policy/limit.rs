@@ -240,6 +240,11 @@ impl Limit {
         Ok(self)
     }
 
+    /// Sorts the limits of a policy for storage: limits of one algorithm are next to each other.
+    pub(crate) const fn stored_rank(&self) -> (u8, bool, Duration, u64, u64) {
+        (self.algorithm as u8, self.opens_with_first_hit(), self.rate.period, self.rate.limit, self.capacity())
+    }
+
     /// The part of the limit's text that a bound on the refill time is about.
     pub(crate) const fn refill_part(&self) -> Part {
         match self.burst {

@@ -12,6 +12,7 @@ mod tests;
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub(crate) use bounds::MAX_LIMITS;
 pub use error::PolicyError;
 pub use limit::{Algorithm, Anchor, Limit, Rate};
 
@@ -35,13 +36,15 @@ pub struct Policy {
     limits: Arc<[Limit]>,
     /// What the algorithms work out of the limits once, in the same order.
     steps: Arc<[Step]>,
+    /// For each limit in stored order, its index in `limits`; `None` if both orders are the same.
+    stored_order: Option<Arc<[u8]>>,
 }
 
 impl Policy {
     /// A policy of these limits.
     ///
     /// # Errors
-    /// If there is none, or if one is out of bounds or has an option that its algorithm does not.
+    /// If there is none or more than 8, or if one is out of bounds or has an option that its algorithm does not.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, PolicyError> {
         let limits: Vec<Limit> = limits
             .into_iter()
@@ -50,12 +53,41 @@ impl Policy {
         if limits.is_empty() {
             return Err(PolicyError::new("a policy without a limit: expected at least one"));
         }
+        if limits.len() > MAX_LIMITS {
+            let count = limits.len();
+            return Err(PolicyError::new(format!("a policy of {count} limits: expected at most {MAX_LIMITS}")));
+        }
         Ok(Self::of_checked(limits))
     }
 
     fn of_checked(limits: Vec<Limit>) -> Self {
         let steps = limits.iter().map(Step::new).collect();
-        Self { limits: limits.into(), steps }
+        let mut order: Vec<u8> = (0..limits.len() as u8).collect();
+        order.sort_by_key(|index| limits[usize::from(*index)].stored_rank());
+        let stored_order = (!order.is_sorted()).then(|| order.into());
+        Self { limits: limits.into(), steps, stored_order }
+    }
+
+    /// Returns the policy of one bucket that keeps its state when the rate changes: see
+    /// [`ANY_RATE`](crate::store::ANY_RATE). `None` if the policy is anything else than one bucket.
+    pub(crate) fn with_any_rate(&self) -> Option<Self> {
+        let [step] = &*self.steps else { return None };
+        Some(Self { steps: [step.with_any_rate()?].into(), ..self.clone() })
+    }
+
+    /// Returns true for a policy made by [`with_any_rate`](Self::with_any_rate).
+    pub(crate) fn has_any_rate(&self) -> bool {
+        self.steps.iter().any(Step::has_any_rate)
+    }
+
+    /// For each limit in stored order, its index in [`limits`](Self::limits); `None` if both orders are the same.
+    ///
+    /// Stores keep the states of a policy's limits in this order, so that policies which differ only in the order of
+    /// their limits share a record.
+    #[doc(hidden)] // For Tidegate's own stores.
+    #[must_use]
+    pub fn stored_order(&self) -> Option<&[u8]> {
+        self.stored_order.as_deref()
     }
 
     /// Its limits, in order.

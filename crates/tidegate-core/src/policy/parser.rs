@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::bounds::{OutOfBounds, Part};
+use super::bounds::{MAX_LIMITS, OutOfBounds, Part};
 use super::error::PolicyError;
 use super::lexer::{Spanned, Token, tokens};
 use super::limit::{Algorithm, Anchor, Limit, Rate};
@@ -24,6 +24,10 @@ pub(super) fn limits(text: &str) -> Result<Vec<Limit>, PolicyError> {
     let mut limits = vec![parser.limit()?];
     while let Some(token) = parser.advance() {
         match token.token {
+            Token::Semicolon if limits.len() == MAX_LIMITS => {
+                let span = token.span.start..text.len();
+                return Err(parser.error(span, format!("too many limits: expected at most {MAX_LIMITS} in a policy")));
+            }
             Token::Semicolon => limits.push(parser.limit()?),
             _ => return Err(parser.unexpected(&token, EXPECTED_OPTION)),
         }

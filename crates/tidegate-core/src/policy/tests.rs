@@ -120,12 +120,24 @@ fn carets_stand_under_the_part() {
     let (text, carets) = (lines.next().unwrap(), lines.next().unwrap());
     assert_eq!(&text[carets.find('^').unwrap()..carets.len()], "burst=7");
 
-    let long = format!("{}5/parsec{}", "1/s; ".repeat(100), "; 1/s".repeat(100));
+    let long = format!("{}5/parsec{}", format!("1/s;{} ", " ".repeat(80)).repeat(7), "; 1/s".repeat(100));
     let shown = long.parse::<Policy>().unwrap_err().to_string();
     assert!(shown.lines().all(|line| line.chars().count() < 160), "{shown}");
     let (text, carets) = (shown.lines().nth(1).unwrap(), shown.lines().nth(2).unwrap());
     let at = carets.chars().position(|c| c == '^').unwrap();
     assert_eq!(text.chars().skip(at).take(6).collect::<String>(), "parsec");
+}
+
+#[test]
+fn a4_a_policy_has_at_most_eight_limits() {
+    let text = |count: usize| vec!["1/s"; count].join("; ");
+    assert_eq!(text(8).parse::<Policy>().unwrap().limits().len(), 8);
+    let error = text(9).parse::<Policy>().unwrap_err();
+    assert_eq!(error.message(), "too many limits: expected at most 8 in a policy");
+    assert_eq!(error.span(), Some(text(8).len()..text(9).len()));
+    let limit = Limit::gcra(Rate::per_second(1));
+    assert!(Policy::new([limit; 8]).is_ok());
+    assert!(Policy::new([limit; 9]).unwrap_err().to_string().contains("expected at most 8"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
-use tidegate_core::Decision;
+use tidegate_core::Cost;
 use tokio::time::{Instant, timeout_at};
 
 use super::{NotExecuted, Outcome, Parcel, Shared, Trouble, Waiting};
@@ -12,10 +12,8 @@ use crate::command::{Ask, GivenTime, command, script};
 use crate::dial::Destination;
 use crate::error::{AskError, ReplyError};
 use crate::key::slot;
-use crate::reply;
+use crate::reply::{self, Answer};
 use crate::script::Script;
-use crate::settings::MAX_CALL;
-use crate::together;
 use crate::url::{Address, known_host};
 
 /// How often a script that is not there is loaded and called again. Somebody may be flushing.
@@ -49,8 +47,8 @@ struct Call<'a> {
     places: Vec<usize>,
     slot: u16,
     is_asking: bool,
-    /// What decides on all of them together.
-    together: Option<&'a Script>,
+    /// The number of a parcel that is decided on all or nothing.
+    together: Option<usize>,
 }
 
 impl Flight {
@@ -92,6 +90,13 @@ impl Flight {
         self.under_way = None;
         let error = match made {
             Ok(Ok(())) => {
+                let asks = parcels.iter().flat_map(|parcel| &parcel.asks);
+                let has_written = |(ask, outcome): (&Ask, &Option<Outcome>)| {
+                    ask.cost > Cost::ZERO && matches!(outcome, Some(Ok(answer)) if answer.decision.is_allowed())
+                };
+                if asks.zip(&outcomes).any(has_written) {
+                    self.line.health.wrote();
+                }
                 self.answered(&outcomes);
                 self.line.health.trip(started.elapsed(), count as u64);
                 AskError::Reply(ReplyError::NotAnAnswer)
@@ -121,12 +126,13 @@ impl Flight {
     /// Puts asks together that one command can do: of one policy and kind, and on a cluster of one slot.
     fn calls<'a>(&self, parcels: &[&'a Parcel]) -> Vec<Call<'a>> {
         let mut calls: Vec<Call<'a>> = Vec::new();
-        let asks = parcels.iter().flat_map(|parcel| parcel.asks.iter().map(move |ask| (ask, *parcel)));
-        for (place, (ask, parcel)) in asks.enumerate() {
+        let numbered = parcels.iter().enumerate();
+        let asks = numbered.flat_map(|(number, parcel)| parcel.asks.iter().map(move |ask| (ask, number, *parcel)));
+        for (place, (ask, number, parcel)) in asks.enumerate() {
             let is_asking = parcel.is_asking;
-            let together = parcel.together.as_ref();
-            if let Some(script) = together {
-                match calls.last_mut().filter(|call| call.together.is_some_and(|last| std::ptr::eq(last, script))) {
+            let together = parcel.is_together.then_some(number);
+            if together.is_some() {
+                match calls.last_mut().filter(|call| call.together == together) {
                     Some(call) => {
                         call.asks.push(ask);
                         call.places.push(place);
@@ -138,10 +144,7 @@ impl Flight {
             let slot = if self.line.is_cluster { slot(&ask.name) } else { 0 };
             let fits = |call: &&mut Call<'a>| {
                 let goes = call.asks.first().is_some_and(|first| first.goes_with(ask));
-                goes && call.together.is_none()
-                    && call.slot == slot
-                    && call.is_asking == is_asking
-                    && call.asks.len() < MAX_CALL
+                goes && call.together.is_none() && call.slot == slot && call.is_asking == is_asking
             };
             // On a cluster hardly any two share a slot: only the last few calls are looked at.
             match calls.iter_mut().rev().take(8).find(fits) {
@@ -270,22 +273,16 @@ fn scripts<'a>(calls: &[Call<'a>]) -> Vec<&'a Script> {
 
 impl<'a> Call<'a> {
     fn script(&self) -> Option<&'a Script> {
-        self.together.or_else(|| script(&self.asks))
+        script(&self.asks, self.together.is_some())
     }
 
     fn command(&self, given: Option<&GivenTime>) -> Option<Cmd> {
-        match self.together {
-            Some(script) => Some(together::command(script, &self.asks, given)),
-            None => command(&self.asks, given),
-        }
+        command(&self.asks, self.together.is_some(), given)
     }
 
     /// The answers, one an ask.
-    fn read(&self, value: &Value) -> Result<Vec<Result<Decision, ReplyError>>, ReplyError> {
-        match self.together {
-            Some(_) => together::answers(&self.asks, value),
-            None => reply::answers(&self.asks, value),
-        }
+    fn read(&self, value: &Value) -> Result<Vec<Result<Answer, ReplyError>>, ReplyError> {
+        reply::answers(&self.asks, self.together.is_some(), value)
     }
 
     fn fill(&self, outcomes: &mut [Option<Outcome>], outcome: &Outcome) {

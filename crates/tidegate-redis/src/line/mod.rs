@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 use redis::aio::MultiplexedConnection;
-use tidegate_core::{Breaker, Decision};
+use tidegate_core::Breaker;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -24,13 +24,13 @@ use crate::command::Ask;
 use crate::dial::{Destination, Dialer};
 use crate::error::AskError;
 use crate::health::Health;
-use crate::script::Script;
+use crate::reply::Answer;
 use crate::settings::{MAX_BATCH, MAX_FAILURES, MAX_FLIGHTS, Settings};
 use crate::url::Address;
 use flight::Flight;
 
 /// What became of an ask.
-pub(crate) type Outcome = Result<Decision, Trouble>;
+pub(crate) type Outcome = Result<Answer, Trouble>;
 
 /// Why an ask has no answer from this node.
 #[derive(Clone, Debug)]
@@ -61,14 +61,19 @@ pub(crate) enum NotExecuted {
 pub(crate) struct Parcel {
     pub(crate) asks: Vec<Ask>,
     pub(crate) is_asking: bool,
-    /// What decides on all of them together, if one denies all do.
-    pub(crate) together: Option<Script>,
+    /// Set if they are decided on all or nothing, in one call.
+    pub(crate) is_together: bool,
 }
 
 impl Parcel {
+    /// Its work for Redis.
+    fn weight(&self) -> usize {
+        self.asks.iter().map(|ask| ask.plan.weight()).sum()
+    }
+
     /// Asks of which each is for itself.
     pub(crate) fn of(asks: Vec<Ask>) -> Self {
-        Self { asks, is_asking: false, together: None }
+        Self { asks, is_asking: false, is_together: false }
     }
 }
 
@@ -367,17 +372,17 @@ impl State {
 
     fn take_load(&mut self) -> Vec<Waiting> {
         let mut load = Vec::new();
-        let mut count = 0;
-        while count < MAX_BATCH {
+        let mut weight = 0;
+        while weight < MAX_BATCH {
             // A large parcel goes alone: others would have to wait for all of it.
-            let next = self.waiting.front().map_or(0, |waiting| waiting.parcel.asks.len());
-            if count > 0 && count + next > MAX_BATCH {
+            let next = self.waiting.front().map_or(0, |waiting| waiting.parcel.weight());
+            if weight > 0 && weight + next > MAX_BATCH {
                 break;
             }
             let Some(waiting) = self.waiting.pop_front() else { break };
             self.waiting_asks -= waiting.parcel.asks.len();
             if !waiting.answer.is_closed() {
-                count += waiting.parcel.asks.len();
+                weight += next;
                 load.push(waiting);
             }
         }

@@ -1,9 +1,19 @@
 -- token_bucket, gcra and leaky_bucket: the time at which the bucket is free again, exact: whole microseconds `at` and
--- `part` of the rate's denominator. Stored as a decimal number where there is no part, else packed with the denominator.
--- See bucket.rs.
+-- `part` of the rate's denominator. See bucket.rs.
+--
+-- A bucket that is a policy's only limit is stored as a decimal number where there is no part, else packed with the
+-- denominator: in a namespace whose rate comes with each request it may have been written under another one.
+--
+-- A bucket beside other limits is stored with the numbers that identify it, 16 bytes, and `at` and `part`, 8 bytes each.
+-- While two configurations of a named policy are in use, the states of both are there, one after the other.
 
 --@ numbers
-local full$, full_part$, denominator$ = NUMBERS
+-- The whole bucket's time to refill, and the longest time ahead that is not from the future.
+local full$, full_part$, denominator$, longest$, longest_part$ = NUMBERS
+
+--@ numbers, several
+local full$, full_part$, denominator$, longest$, longest_part$ = NUMBERS
+local identity$ = IDENTITY
 
 --@ cost names
 local cost_us$, cost_part$
@@ -30,11 +40,27 @@ if text$ then
   if at$ >= EXACT then is_readable = false end
 end
 
+--@ read, several
+local at$, part$, others$, others_at$ = 0, 0, '', 0
+if text$ then
+  if #text$ % 32 ~= 0 then is_readable = false end
+  for from = 1, #text$ - 31, 32 do
+    local at, part = unpack_numbers('>I8I8', text$, from + 16)
+    if string.sub(text$, from, from + 15) == identity$ then
+      at$, part$ = at, part
+    elseif at >= now and #others$ < 192 then
+      others$ = others$ .. string.sub(text$, from, from + 31)
+      if at >= others_at$ then others_at$ = at + 1 end
+    end
+    if at >= EXACT or part >= EXACT then is_readable = false end
+  end
+end
+
 --@ bring back
 -- The time until it is free again.
 local ahead$, ahead_part$ = 0, 0
 if at$ >= now then ahead$, ahead_part$ = at$ - now, part$ end
-if ahead$ > full$ or (ahead$ == full$ and ahead_part$ > full_part$) then
+if ahead$ > longest$ or (ahead$ == longest$ and ahead_part$ > longest_part$) then
   ahead$, ahead_part$ = full$, full_part$
   at$, part$ = now + full$, full_part$
   is_changed = true
@@ -60,9 +86,35 @@ if ahead$ > 0 or ahead_part$ > 0 then
   end
 end
 
+--@ give back claimed
+-- At most the time until the instant at which it was free again right after the request.
+local claimed$, claimed_part$ = 0, 0
+if claim_us$ >= now then claimed$, claimed_part$ = claim_us$ - now, claim_part$ end
+if claimed$ < cost_us$ or (claimed$ == cost_us$ and claimed_part$ < cost_part$) then
+  cost_us$, cost_part$ = claimed$, claimed_part$
+end
+--@ own give back
+
+--@ charge
+-- Up to a full bucket.
+if ahead$ < full$ or (ahead$ == full$ and ahead_part$ < full_part$) then
+  local wanted, wanted_part = ahead$ + cost_us$, ahead_part$ + cost_part$
+  if wanted_part >= denominator$ then wanted, wanted_part = wanted + 1, wanted_part - denominator$ end
+  if wanted > full$ or (wanted == full$ and wanted_part > full_part$) then wanted, wanted_part = full$, full_part$ end
+  at$, part$ = now + wanted, wanted_part
+end
+
 --@ fresh at
 local free_at$ = part$ > 0 and at$ + 1 or at$
 if free_at$ > fresh_at then fresh_at = free_at$ end
+
+--@ fresh at, several
+local free_at$ = part$ > 0 and at$ + 1 or at$
+if free_at$ > fresh_at then fresh_at = free_at$ end
+if others_at$ > fresh_at then fresh_at = others_at$ end
+
+--@ text, several
+text$ = identity$ .. pack_numbers('>I8I8', at$, part$) .. others$
 
 --@ text
 if part$ == 0 then

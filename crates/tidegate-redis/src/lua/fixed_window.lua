@@ -37,6 +37,18 @@ count$ = count$ > amount and count$ - amount or 0
 -- A count of 0 closes the window: the state is a fresh one.
 if count$ == 0 then ends$ = 0 end
 
+--@ give back claimed
+-- Only in the window in which the request was counted.
+if ends$ == claim_us$ then
+  --@ own give back
+end
+
+--@ charge
+if amount > 0 and count$ < most$ then
+  count$ = count$ + amount < most$ and count$ + amount or most$
+  if ends$ == 0 then ends$ = new_end$ end
+end
+
 --@ fresh at
 if count$ > 0 and ends$ > fresh_at then fresh_at = ends$ end
 

@@ -1,9 +1,11 @@
--- What checks and refunds have in common. Numbers are doubles: whole ones are exact below 2^53, and nothing goes beyond.
+-- What the scripts for one policy have in common. Numbers are doubles: whole ones are exact below 2^53, and nothing goes
+-- beyond.
 --
 -- A script is put together of sections (script.rs): `include` puts in a section of this file, `each` one of every limit's
--- algorithm, and `record` one of this file for every limit that is kept in the record. Of some sections there is one for a
--- call of one check alone, with fewer tables. `$` is the limit's number; NUMBERS are the next ones of the first argument,
--- as many as there are names for.
+-- algorithm, `own` another one of the same algorithm, and `record` one of this file for every limit that is kept in the
+-- record. Of some sections there is one for a call of one check alone, with fewer tables, and of some one for policies of
+-- several limits. `$` is the limit's number; NUMBERS are the next ones of the first argument, as many as there are names
+-- for.
 
 --@ begin
 local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil

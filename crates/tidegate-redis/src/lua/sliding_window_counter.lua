@@ -53,6 +53,31 @@ local from_previous$ = amount - from_current$
 current$ = current$ - from_current$
 previous$ = previous$ > from_previous$ and previous$ - from_previous$ or 0
 
+--@ give back claimed
+-- From the window in which the request was counted, while that is the current or the previous one.
+if claim_us$ == number$ * period$ then
+  current$ = current$ > amount and current$ - amount or 0
+elseif claim_us$ == (number$ - 1) * period$ then
+  previous$ = previous$ > amount and previous$ - amount or 0
+end
+
+--@ charge
+-- The largest amount that fits, by halving.
+local low$, high$ = 0, amount
+local left$ = number$ * period$ - now
+while low$ < high$ do
+  local middle = ceil((low$ + high$) / 2)
+  local room = most$ - current$ - middle
+  local fits = room >= 0
+  if fits then
+    local faded_high, faded_low = product(previous$, left$)
+    local room_high, room_low = product(room, period$)
+    fits = not (faded_high > room_high or (faded_high == room_high and faded_low > room_low))
+  end
+  if fits then low$ = middle else high$ = middle - 1 end
+end
+current$ = current$ + low$
+
 --@ fresh at
 local free_at$ = current$ > 0 and (number$ + 1) * period$ or previous$ > 0 and number$ * period$ or 0
 if free_at$ > fresh_at then fresh_at = free_at$ end

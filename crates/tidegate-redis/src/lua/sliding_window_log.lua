@@ -66,8 +66,12 @@ end
 if lacks$ > 0 then is_allowed = false end
 
 --@ take
--- Requests of one instant are one entry.
-if not is_new$ and newest$ == now and live$ > 0 then kept$ = (call('LLEN', log$) - 1) / 2 - 1 end
+-- Requests of one instant are one entry. Beyond a million entries the newest absorbs the new one and takes its time.
+-- An entry counts at least a thousandth: with less than a million of them live there are fewer entries.
+if not is_new$ and live$ > 0 and (newest$ == now or live$ >= 1000000) then
+  local entries = (call('LLEN', log$) - 1) / 2
+  if newest$ == now or entries - expired$ >= 1000000 then kept$ = entries - 1 end
+end
 total$, newest$, is_new$ = (total$ + amount) % 2147483648, now, true
 live$ = live$ + amount
 
@@ -81,6 +85,41 @@ if live$ > 0 then
   if whole_ones < stand then
     kept$, is_new$, newest$ = whole_ones + 1, false, tonumber(call('LINDEX', log$, 2 * whole_ones + 1))
   end
+end
+
+--@ give back claimed
+-- From the entry of the request's time: it and all later ones have a smaller total from here on.
+if live$ > 0 and newest$ >= claim_us$ then
+  local stand = kept$ or (call('LLEN', log$) - 1) / 2
+  local before = count_before(log$, expired$, stand, false, claim_us$ - 1, 0)
+  if before < stand and tonumber(call('LINDEX', log$, 2 * before + 1)) == claim_us$ then
+    local total_before = before > 0 and tonumber(call('LINDEX', log$, 2 * before)) or base$
+    if before == expired$ then total_before = base$ end
+    local own = (tonumber(call('LINDEX', log$, 2 * before + 2)) - total_before) % 2147483648
+    local given = own < amount and own or amount
+    local later = call('LRANGE', log$, 2 * before + 1, 2 * stand)
+    call('LTRIM', log$, 0, 2 * before)
+    local first = given == own and 3 or 1
+    if first == 3 and kept$ then kept$ = kept$ - 1 end
+    for from = first, #later, 2000 do
+      local chunk = {}
+      for at = from, math.min(from + 1999, #later), 2 do
+        chunk[#chunk + 1] = later[at]
+        chunk[#chunk + 1] = format('%d', (later[at + 1] - given) % 2147483648)
+      end
+      call('RPUSH', log$, unpack(chunk))
+    end
+    live$ = live$ - given
+    total$ = (total$ - given) % 2147483648
+    if first > #later and live$ > 0 and not is_new$ then newest$ = tonumber(call('LINDEX', log$, 2 * before - 1)) end
+  end
+end
+
+--@ charge
+local room$ = most$ - live$
+if room$ > 0 and amount > 0 then
+  local amount = amount < room$ and amount or room$
+  --@ own take
 end
 
 --@ given back

@@ -17,9 +17,9 @@ pub struct PolicyConfig {
     /// What those of a tier are held to instead.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tiers: BTreeMap<String, Limits>,
-    /// A key that changes its tier starts afresh.
+    /// A key that changes its tier keeps its usage, for windows and logs. Otherwise each tier counts apart.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub fresh_tiers: bool,
+    pub shared_tiers: bool,
     /// Counts and reports, and never denies.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shadow: bool,
@@ -75,8 +75,8 @@ impl PolicyConfig {
         for (number, exception) in self.exceptions.iter().enumerate() {
             rules = exception.added_to(rules).map_err(|error| format!("exceptions[{number}]: {error}"))?;
         }
-        if self.fresh_tiers {
-            rules = rules.fresh_tiers();
+        if self.shared_tiers {
+            rules = rules.shared_tiers();
         }
         if self.shadow {
             rules = rules.shadow();

@@ -1,12 +1,24 @@
 //! Texts without the passwords that stand in them.
 
+use tidegate::StoreUrl;
+
 /// What a password of a URL's query is called: `password`, `sentinel_password`.
 const PASSWORD: &str = "password=";
 
 /// Without what stands between `://` and `@`, and without what a query calls a password. Up to the end of the line, as
 /// what is in a password may look like the end of anything else.
 pub(super) fn masked(text: &str) -> String {
-    text.split_inclusive('\n').map(|line| without_queried(&without_login(line))).collect()
+    text.split_inclusive('\n').map(|line| without_queried(&without_login(&without_invalid_url(line)))).collect()
+}
+
+/// A line of a file that sets a URL which is invalid: any part of it may be the password.
+fn without_invalid_url(line: &str) -> String {
+    let Some((before, value)) = line.split_once("url").filter(|(_, value)| value.trim_start().starts_with('=')) else {
+        return line.to_owned();
+    };
+    let value = value.trim_start().trim_start_matches('=').trim();
+    let is_valid = StoreUrl::read(value.trim_matches(['"', '\''])).is_ok();
+    if is_valid { line.to_owned() } else { format!("{before}url = \"***\"\n") }
 }
 
 fn without_login(line: &str) -> String {
@@ -43,7 +55,10 @@ mod tests {
                 "redis+sentinel://h/m?sentinel_password=s&timeout=1s",
                 "redis+sentinel://h/m?sentinel_password=***&timeout=1s",
             ),
-            ("url = \"redis://u:p'w x@h/?colour=1\"\n  ^\nb", "url = \"redis://***@h/?colour=1\"\n  ^\nb"),
+            ("url = \"redis://u:p'w x@h/?timeout=1s\"\n  ^\nb", "url = \"redis://***@h/?timeout=1s\"\n  ^\nb"),
+            // In a URL that is mistyped, any part may be the password.
+            ("1 | url = \"redis://u:secret\"\n  ^\n", "1 | url = \"***\"\n  ^\n"),
+            ("url='redis//u:secret@h'\n", "url = \"***\"\n"),
             (
                 "url = \"redis+sentinel://u:p@h/m?sentinel_password=s\"\n",
                 "url = \"redis+sentinel://***@h/m?sentinel_password=***\"\n",

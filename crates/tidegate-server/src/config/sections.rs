@@ -80,11 +80,16 @@ pub struct HttpConfig {
     pub tls: Option<TlsConfig>,
     /// Lets it listen beyond this machine with neither TLS nor token.
     pub insecure: bool,
+    /// Names by which clients reach it on a loopback address, beside `localhost`: a proxy on this machine may send its own
+    /// `Host`. Web pages of these names may ask, too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
 }
 
 impl Default for HttpConfig {
     fn default() -> Self {
-        Self { listen: Listen::local(8080), headers: Headers::default(), tls: None, insecure: false }
+        let (listen, headers) = (Listen::local(8080), Headers::default());
+        Self { listen, headers, tls: None, insecure: false, hosts: Vec::new() }
     }
 }
 
@@ -161,11 +166,14 @@ pub struct AdminConfig {
     pub tls: Option<TlsConfig>,
     /// Lets it listen beyond this machine with neither a token of scope `admin` nor certificates of clients.
     pub insecure: bool,
+    /// Names by which operators reach it on a loopback address, beside `localhost`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
 }
 
 impl Default for AdminConfig {
     fn default() -> Self {
-        Self { listen: Listen::local(9090), tls: None, insecure: false }
+        Self { listen: Listen::local(9090), tls: None, insecure: false, hosts: Vec::new() }
     }
 }
 
@@ -295,8 +303,10 @@ pub struct TokenConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Checks, looks and refunds.
+    /// Checks, peeks and settling receipts.
     Check,
+    /// Refunds without a receipt. With a large cost a refund is a reset, so `check` does not include it.
+    Refund,
     /// Metrics and resets.
     Admin,
 }
@@ -306,6 +316,7 @@ impl Scope {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Check => "check",
+            Self::Refund => "refund",
             Self::Admin => "admin",
         }
     }

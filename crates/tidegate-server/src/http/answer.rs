@@ -30,6 +30,9 @@ pub(super) struct Told<'a> {
     candidate: Option<&'static str>,
     /// Why the store was not asked, if it was not.
     degraded: Option<&'static str>,
+    /// Where one was asked for: the receipt, null if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) receipt: Option<Option<String>>,
 }
 
 impl<'a> Told<'a> {
@@ -76,6 +79,7 @@ impl<'a> Told<'a> {
                 .filter(|decision| decision.has_figures())
                 .map(|decision| outcome(decision.is_denied())),
             degraded: verdict.degraded().or_else(|| decision?.degraded()).map(Degraded::name),
+            receipt: None,
         }
     }
 
@@ -99,6 +103,7 @@ impl<'a> Told<'a> {
             shadow: None,
             candidate: None,
             degraded: decision.degraded().map(Degraded::name),
+            receipt: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The body of a request: no larger and no slower than it may be.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,41 +12,14 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::problem::Problem;
-
-/// Bytes that may be waited for at a time, by all connections together.
-const MOST_WAITED_FOR: usize = 256 << 20;
-
-/// Bodies that have not come whole yet: so many bytes of them are kept at most.
-#[derive(Default)]
-pub(crate) struct Bodies(AtomicUsize);
-
-/// Room for what has come of one body.
-struct Room<'a>(&'a Bodies, usize);
-
-impl Room<'_> {
-    /// Room for more bytes that are kept until the rest is there.
-    fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
-        let more = |kept: usize| Some(kept + bytes).filter(|kept| *kept <= MOST_WAITED_FOR);
-        if self.0.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many bodies are on their way at a time"));
-        }
-        self.1 += bytes;
-        Ok(())
-    }
-}
-
-impl Drop for Room<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(self.1, Ordering::Relaxed);
-    }
-}
+use crate::net::{Budget, Held};
 
 /// Reads all of it, or leaves what is not read.
 pub(super) async fn read(
     body: &mut Option<Incoming>,
     limit: usize,
     patience: Duration,
-    bodies: &Bodies,
+    bodies: &Arc<Budget>,
 ) -> Result<Bytes, Problem> {
     let Some(coming) = body else { return Ok(Bytes::new()) };
     let read = read_all(coming, limit, patience, bodies).await?;
@@ -54,12 +27,17 @@ pub(super) async fn read(
     Ok(read)
 }
 
-async fn read_all(body: &mut Incoming, limit: usize, patience: Duration, bodies: &Bodies) -> Result<Bytes, Problem> {
+async fn read_all(
+    body: &mut Incoming,
+    limit: usize,
+    patience: Duration,
+    bodies: &Arc<Budget>,
+) -> Result<Bytes, Problem> {
     // One that is said to be too large is left where it is.
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }
-    let mut reading = pin!(collect(body, limit, Room(bodies, 0)));
+    let mut reading = pin!(collect(body, limit, bodies.held()));
     // Most often it came with the head: then no timer is needed.
     let at_once = std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
     if let Poll::Ready(read) = at_once {
@@ -90,7 +68,7 @@ pub(super) async fn drain(mut body: Incoming, limit: usize, patience: Duration) 
     tokio::time::timeout(patience, draining).await.unwrap_or(false)
 }
 
-async fn collect(body: &mut Incoming, limit: usize, mut room: Room<'_>) -> Result<Bytes, Problem> {
+async fn collect(body: &mut Incoming, limit: usize, mut held: Held) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -100,8 +78,8 @@ async fn collect(body: &mut Incoming, limit: usize, mut room: Room<'_>) -> Resul
             return Err(too_large(limit));
         }
         // The last, which most often is the first, is not waited with.
-        if !body.is_end_stream() {
-            room.grow(data.len())?;
+        if !body.is_end_stream() && !held.grow(data.len()) {
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many bodies are on their way at a time"));
         }
         if first.is_empty() && all.is_empty() {
             first = data;
@@ -115,21 +93,4 @@ async fn collect(body: &mut Incoming, limit: usize, mut room: Room<'_>) -> Resul
 
 fn too_large(limit: usize) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {limit} bytes"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_is_room_for_what_has_come() {
-        let bodies = Bodies::default();
-        let (mut one, mut other) = (Room(&bodies, 0), Room(&bodies, 0));
-        assert!(one.grow(MOST_WAITED_FOR - 10).is_ok() && other.grow(10).is_ok());
-        assert!(other.grow(1).is_err() && one.grow(1).is_err());
-        drop(one);
-        assert!(other.grow(MOST_WAITED_FOR - 10).is_ok() && other.grow(1).is_err());
-        drop(other);
-        assert_eq!(bodies.0.into_inner(), 0);
-    }
 }

@@ -7,13 +7,34 @@ use http::StatusCode;
 use serde::Serialize;
 use tidegate::{AnyStore, CheckError, Cost, Gate, Store, Subject, Verdict};
 use tidegate_core::composed_key;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::Response;
 use super::answer::{Told, json, of_verdict};
 use super::problem::Problem;
-use super::request::{About, Batch, Cost1, Question};
+use super::receipt::Receipt;
+use super::request::{About, Batch, Cost1, Question, Settle};
 use crate::inline::Inline;
 use crate::server::{Live, Server};
+
+/// A connection of a server that asks, under one configuration.
+#[derive(Clone, Copy)]
+pub(super) struct Caller<'a> {
+    pub(super) server: &'a Server,
+    pub(super) live: &'a Live,
+    /// Bounds what the connection has on its way to a remote store.
+    pub(super) in_flight: &'a Semaphore,
+}
+
+impl<'a> Caller<'a> {
+    /// Waits until the connection may ask a remote store one question more.
+    async fn permit(self) -> Option<SemaphorePermit<'a>> {
+        if !self.live.gate.store().is_remote() {
+            return None;
+        }
+        self.in_flight.acquire().await.ok()
+    }
+}
 
 /// A verdict, and whether it is of limits that came along.
 struct Ruled {
@@ -23,18 +44,76 @@ struct Ruled {
 
 /// `POST /v1/check`, and `/v1/peek`, which takes nothing.
 pub(super) async fn check(
-    server: &Server,
-    live: &Live,
+    caller: Caller<'_>,
     question: &Question<'_>,
     cost: Cost1,
     denied: StatusCode,
 ) -> Result<Response, Problem> {
-    let ruled = decide(server, &live.gate, &question.about(cost)?).await?;
+    let about = question.about(cost)?;
+    if question.receipt {
+        return check_with_receipt(caller, &about, cost, denied).await;
+    }
+    let ruled = decide(caller, &about).await?;
     let told = match cost {
         Cost1::May => Told::of(&ruled.verdict, ruled.is_inline),
         Cost1::Never => Told::of_look(&ruled.verdict, ruled.is_inline),
     };
-    Ok(of_verdict(live, &ruled.verdict, &told, denied))
+    Ok(of_verdict(caller.live, &ruled.verdict, &told, denied))
+}
+
+/// A check that returns a receipt.
+async fn check_with_receipt(
+    caller: Caller<'_>,
+    about: &About<'_>,
+    cost: Cost1,
+    denied: StatusCode,
+) -> Result<Response, Problem> {
+    let Caller { server, live, .. } = caller;
+    if cost == Cost1::Never {
+        return Err(Problem::bad("`receipt` is for checks: this takes nothing"));
+    }
+    let unavailable = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the system's random source is not available");
+    let receipt = Receipt::new(about).ok_or_else(unavailable)?;
+    let _permit = caller.permit().await;
+    let (verdict, is_inline, is_kept) = match about {
+        About::Named(subject) => {
+            let (verdict, is_kept) = live.gate.decide_with_receipt(*subject, &receipt.id).await.map_err(problem)?;
+            (verdict, false, is_kept)
+        }
+        About::Inline { limits, key, tenant, cost } => {
+            let Inline { label, limiter } = inline(&live.gate, limits)?;
+            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
+            let checked = limiter.check_with_receipt_id(&key, *cost, &receipt.id).await;
+            let (decision, is_kept) = checked.map_err(problem)?;
+            if *cost > Cost::ZERO {
+                server.metrics.inline(&decision);
+            }
+            (Verdict::of_one(label, decision), true, is_kept)
+        }
+    };
+    let mut told = Told::of(&verdict, is_inline);
+    told.receipt = Some(if is_kept { receipt.to_text() } else { None });
+    Ok(of_verdict(live, &verdict, &told, denied))
+}
+
+/// `POST /v1/settle`: corrects a request to its actual cost, by its receipt, once.
+pub(super) async fn settle(caller: Caller<'_>, settle: &Settle<'_>) -> Result<Response, Problem> {
+    let live = caller.live;
+    let _permit = caller.permit().await;
+    let receipt = Receipt::of_text(settle.receipt())
+        .ok_or_else(|| Problem::bad("`receipt` is invalid: expected one that a check returned"))?;
+    let about = receipt.about(settle.cost()?);
+    let settled = match &about {
+        About::Named(subject) => live.gate.settle(*subject, &receipt.id).await.map_err(problem)?,
+        About::Inline { limits, key, tenant, cost } => {
+            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
+            inline(&live.gate, limits)?.limiter.settle_receipt_id(&key, &receipt.id, *cost).await.map_err(problem)?
+        }
+    };
+    match settled {
+        Some(decision) => Ok(json(&Told::of_decision(&decision, about.subject().map(|subject| subject.policy)))),
+        None => Err(Problem::new(StatusCode::CONFLICT, "the receipt is unknown, has expired or was settled before")),
+    }
 }
 
 #[derive(Serialize)]
@@ -43,7 +122,8 @@ struct Results<'a> {
 }
 
 /// `POST /v1/check:batch`: each for itself, in order; or together. Nothing is taken if one of them is no question.
-pub(super) async fn batch(server: &Server, live: &Live, batch: &Batch<'_>) -> Result<Response, Problem> {
+pub(super) async fn batch(caller: Caller<'_>, batch: &Batch<'_>) -> Result<Response, Problem> {
+    let live = caller.live;
     let count = batch.checks.len();
     if count == 0 || count > live.config.bounds.max_batch {
         let most = live.config.bounds.max_batch;
@@ -53,13 +133,16 @@ pub(super) async fn batch(server: &Server, live: &Live, batch: &Batch<'_>) -> Re
     let mut asked = Vec::with_capacity(count);
     for (number, question) in batch.checks.iter().enumerate() {
         let about = question.about(Cost1::May).map_err(|problem| named(number, problem))?;
+        if question.receipt {
+            return Err(named(number, Problem::bad("`receipt` is for single checks: expected none in a batch")));
+        }
         is_known(&live.gate, &about).map_err(|problem| named(number, problem))?;
         asked.push(about);
     }
     if batch.together {
-        return together(live, &asked).await;
+        return together(caller, &asked).await;
     }
-    let ruled = decide_each(server, &live.gate, &asked).await;
+    let ruled = decide_each(caller, &asked).await;
     let ruled = ruled.into_iter().enumerate().map(|(number, ruled)| ruled.map_err(|problem| named(number, problem)));
     let ruled = ruled.collect::<Result<Vec<Ruled>, Problem>>()?;
     let results = ruled.iter().map(|ruled| Told::of(&ruled.verdict, ruled.is_inline)).collect();
@@ -68,7 +151,8 @@ pub(super) async fn batch(server: &Server, live: &Live, batch: &Batch<'_>) -> Re
 
 /// Decides on each for itself: in memory one after the other, across a network so that those of different keys travel
 /// together. Those of one key are decided in order.
-async fn decide_each(server: &Server, gate: &Gate<AnyStore>, asked: &[About<'_>]) -> Vec<Result<Ruled, Problem>> {
+async fn decide_each(caller: Caller<'_>, asked: &[About<'_>]) -> Vec<Result<Ruled, Problem>> {
+    let gate = &caller.live.gate;
     let mut rows: Vec<Vec<usize>> = Vec::new();
     let mut row_of: HashMap<_, usize> = HashMap::new();
     for (number, about) in asked.iter().enumerate() {
@@ -81,7 +165,7 @@ async fn decide_each(server: &Server, gate: &Gate<AnyStore>, asked: &[About<'_>]
     let in_order = async |row: Vec<usize>| {
         let mut ruled = Vec::with_capacity(row.len());
         for number in row {
-            ruled.push((number, decide(server, gate, &asked[number]).await));
+            ruled.push((number, decide(caller, &asked[number]).await));
         }
         ruled
     };
@@ -92,7 +176,9 @@ async fn decide_each(server: &Server, gate: &Gate<AnyStore>, asked: &[About<'_>]
 }
 
 /// One request that all of them must meet.
-async fn together(live: &Live, asked: &[About<'_>]) -> Result<Response, Problem> {
+async fn together(caller: Caller<'_>, asked: &[About<'_>]) -> Result<Response, Problem> {
+    let live = caller.live;
+    let _permit = caller.permit().await;
     let Some(subjects) = asked.iter().map(About::subject).collect::<Option<Vec<Subject<'_>>>>() else {
         return Err(Problem::bad("`together` is for policies by name: expected no `limits`"));
     };
@@ -112,7 +198,10 @@ fn is_known(gate: &Gate<AnyStore>, about: &About<'_>) -> Result<(), Problem> {
     }
 }
 
-async fn decide(server: &Server, gate: &Gate<AnyStore>, about: &About<'_>) -> Result<Ruled, Problem> {
+async fn decide(caller: Caller<'_>, about: &About<'_>) -> Result<Ruled, Problem> {
+    let Caller { server, live, .. } = caller;
+    let gate = &live.gate;
+    let _permit = caller.permit().await;
     let verdict = match about {
         About::Named(subject) => {
             let subjects = std::slice::from_ref(subject);
@@ -136,8 +225,13 @@ async fn decide(server: &Server, gate: &Gate<AnyStore>, about: &About<'_>) -> Re
 }
 
 /// `POST /v1/refund`: gives back what a request took that did not happen after all.
-pub(super) async fn refund(live: &Live, question: &Question<'_>) -> Result<Response, Problem> {
+pub(super) async fn refund(caller: Caller<'_>, question: &Question<'_>) -> Result<Response, Problem> {
+    let live = caller.live;
+    let _permit = caller.permit().await;
     let about = question.about(Cost1::May)?;
+    if question.receipt {
+        return Err(Problem::bad("`receipt` is for checks: expected none"));
+    }
     let decision = match &about {
         About::Named(subject) => live.gate.refund(*subject).await.map_err(problem)?,
         About::Inline { limits, key, tenant, cost } => {
@@ -146,10 +240,6 @@ pub(super) async fn refund(live: &Live, question: &Question<'_>) -> Result<Respo
         }
     };
     match decision {
-        Some(decision) if !decision.has_figures() => {
-            let detail = "the store could not be asked: whether anything was given back, nobody knows";
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail))
-        }
         Some(decision) => {
             let policy = about.subject().map(|subject| subject.policy);
             Ok(json(&Told::of_decision(&decision, policy)))
@@ -159,7 +249,8 @@ pub(super) async fn refund(live: &Live, question: &Question<'_>) -> Result<Respo
 }
 
 /// `POST /v1/reset`: forgets what a key has used, and answers what it has now.
-pub(super) async fn reset(server: &Server, live: &Live, question: &Question<'_>) -> Result<Response, Problem> {
+pub(super) async fn reset(caller: Caller<'_>, question: &Question<'_>) -> Result<Response, Problem> {
+    let live = caller.live;
     let about = question.about(Cost1::Never)?;
     match &about {
         About::Named(subject) => {
@@ -172,7 +263,7 @@ pub(super) async fn reset(server: &Server, live: &Live, question: &Question<'_>)
     }
     let policy = about.subject().map_or("limits of its own", |subject| subject.policy);
     tracing::info!(policy, "a key was reset");
-    let ruled = decide(server, &live.gate, &about).await?;
+    let ruled = decide(caller, &about).await?;
     let told = Told::of_look(&ruled.verdict, ruled.is_inline);
     Ok(of_verdict(live, &ruled.verdict, &told, StatusCode::OK))
 }
@@ -187,7 +278,9 @@ fn problem(error: CheckError) -> Problem {
             Problem::not_found(format!("{error}; `limits` such as \"100/minute\" in place of `policy` need none"))
         }
         CheckError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-        CheckError::EmptyKey(_) | CheckError::Cost(_) => Problem::bad(error.to_string()),
+        CheckError::EmptyKey(_) | CheckError::Cost(_) | CheckError::TooManyPolicies { .. } => {
+            Problem::bad(error.to_string())
+        }
         other => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string()),
     }
 }

@@ -4,7 +4,10 @@ mod answer;
 mod body;
 mod checks;
 mod last_words;
+mod origin;
+mod pending;
 mod problem;
+mod receipt;
 mod request;
 mod route;
 
@@ -24,8 +27,8 @@ use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::body::Bodies;
 use self::last_words::LastWords;
+use self::pending::Pending;
 use crate::metrics::Spoken;
 use crate::net::{Connections, Counted, Drains, Guarded, Protocol, Stream, Times, Watch};
 use crate::server::Server;
@@ -52,9 +55,10 @@ impl Http {
         if self.is_admin { Spoken::Admin } else { Spoken::Http }
     }
 
-    async fn answer(&self, request: Request, watch: &Watch) -> Response {
+    async fn answer(&self, request: Request, watch: &Arc<Watch>) -> http::Response<Pending> {
         let begun = self.server.clock.now();
         let is_http1 = request.version() < http::Version::HTTP_2;
+        let is_head = request.method() == http::Method::HEAD;
         if is_http1 {
             watch.begin();
         } else {
@@ -81,7 +85,11 @@ impl Http {
         let after = Duration::from_nanos(self.server.clock.now().as_nanos().saturating_sub(begun.as_nanos()));
         self.server.metrics.answered(self.spoken(), 1, after);
         watch.end();
-        response
+        // Over HTTP/1.1 hyper leaves the body of a HEAD out by itself, and tells its length.
+        if is_head && !is_http1 {
+            *response.body_mut() = Full::default();
+        }
+        Pending::of(response, is_http1, &self.server.responses, watch)
     }
 }
 
@@ -145,15 +153,20 @@ impl Protocol for Http {
 }
 
 /// Runs the streams of HTTP/2, each as a task of its own.
+///
+/// A stream that takes longer than its request and response may is reset. A client that keeps its window closed would
+/// otherwise keep the response for as long as it likes.
 #[derive(Clone)]
 struct Streams(Arc<Server>);
 
 impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, stream: F) {
         let counted = Counted::new(&self.0);
+        let bounds = &self.0.live().config.bounds;
+        let deadline = bounds.body_timeout.0.saturating_mul(2).saturating_add(bounds.write_timeout.0);
         tokio::spawn(async move {
             let _counted = counted;
-            stream.await
+            let _ = tokio::time::timeout(deadline, stream).await;
         });
     }
 }

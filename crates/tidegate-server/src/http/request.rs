@@ -68,6 +68,29 @@ pub(super) struct Question<'a> {
     tier: Option<Text<'a>>,
     #[serde(borrow, default)]
     tenant: Option<Text<'a>>,
+    /// Set if the answer is to have a receipt.
+    #[serde(default)]
+    pub(super) receipt: bool,
+}
+
+/// A receipt to settle, and what the request cost in the end.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object such as {\"receipt\": \"…\", \"cost\": 1}")]
+pub(super) struct Settle<'a> {
+    #[serde(borrow)]
+    receipt: Text<'a>,
+    #[serde(borrow)]
+    cost: &'a RawValue,
+}
+
+impl Settle<'_> {
+    pub(super) fn receipt(&self) -> &str {
+        self.receipt.as_str()
+    }
+
+    pub(super) fn cost(&self) -> Result<Cost, Problem> {
+        cost(self.cost.get())
+    }
 }
 
 /// Several, each for itself; or together, all or nothing.

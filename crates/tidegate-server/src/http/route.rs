@@ -5,10 +5,11 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
+use super::checks::Caller;
 use super::problem::Problem;
-use super::request::{Batch, Cost1, Question, parse};
-use super::{Http, Request, Response, answer, body, checks};
-use crate::auth::Access;
+use super::request::{Batch, Cost1, Question, Settle, parse};
+use super::{Http, Request, Response, answer, body, checks, origin};
+use crate::auth::{Access, FAILED_AUTH_DELAY};
 use crate::config::Scope;
 use crate::metrics;
 use crate::net::Watch;
@@ -27,6 +28,7 @@ enum Target {
     Batch,
     Peek,
     Refund,
+    Settle,
     Reset,
     Health,
     Ready,
@@ -41,6 +43,7 @@ impl Target {
             "/v1/check:batch" => Self::Batch,
             "/v1/peek" => Self::Peek,
             "/v1/refund" => Self::Refund,
+            "/v1/settle" => Self::Settle,
             "/v1/reset" => Self::Reset,
             "/healthz" => Self::Health,
             "/readyz" => Self::Ready,
@@ -53,21 +56,22 @@ impl Target {
     /// Whom it is for: `None` for everybody.
     fn scope(self) -> Option<Scope> {
         match self {
-            Self::Check | Self::Batch | Self::Peek | Self::Refund => Some(Scope::Check),
+            Self::Check | Self::Batch | Self::Peek | Self::Settle => Some(Scope::Check),
+            Self::Refund => Some(Scope::Refund),
             Self::Reset | Self::Metrics => Some(Scope::Admin),
             Self::Health | Self::Ready | Self::OpenApi => None,
         }
     }
 
     fn is_question(self) -> bool {
-        matches!(self, Self::Check | Self::Batch | Self::Peek | Self::Refund | Self::Reset)
+        matches!(self, Self::Check | Self::Batch | Self::Peek | Self::Refund | Self::Settle | Self::Reset)
     }
 }
 
 pub(super) async fn answer(http: &Http, request: Request, watch: &Watch) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let mut body = Some(body);
-    let answered = answer_to(http, head, &mut body).await;
+    let answered = answer_to(http, head, &mut body, watch).await;
     if let (Some(unread), Err(problem)) = (body, &answered) {
         // Who is still sending may not hear what is said meanwhile.
         let bounds = http.server.live().config.bounds.clone();
@@ -79,12 +83,12 @@ pub(super) async fn answer(http: &Http, request: Request, watch: &Watch) -> Resu
     answered
 }
 
-async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>) -> Result<Response, Problem> {
+async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>, watch: &Watch) -> Result<Response, Problem> {
     let target = Target::of(head.uri.path())
         .ok_or_else(|| Problem::not_found("there is nothing at this path; /openapi.json says what there is"))?;
     let is_elsewhere = match target.scope() {
         Some(Scope::Admin) => !http.is_admin,
-        Some(Scope::Check) => http.is_admin,
+        Some(Scope::Check | Scope::Refund) => http.is_admin,
         None => false,
     };
     if is_elsewhere {
@@ -95,8 +99,15 @@ async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>) -> Res
     let server = &*http.server;
     let live = server.live();
     let live: &Live = &live;
+    let hosts = if http.is_admin { &live.config.admin.hosts } else { &live.config.http.hosts };
+    origin::check_site(&head.headers, hosts)?;
+    // Where a token is asked for, no page has it.
+    let is_open = target.scope().is_none_or(|scope| live.secrets.tokens.is_open(scope));
+    if is_open && watch.is_local() {
+        origin::check_host(&head, hosts)?;
+    }
     if let Some(scope) = target.scope() {
-        authorize(live, &head.headers, scope)?;
+        authorize(live, &head.headers, scope).await?;
     }
     if !target.is_question() {
         if head.method != Method::GET && head.method != Method::HEAD {
@@ -115,19 +126,23 @@ async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>) -> Res
     let bounds = &live.config.bounds;
     let limit = if target == Target::Batch { bounds.max_body * BATCH_BODY } else { bounds.max_body };
     let body = body::read(body, limit, bounds.body_timeout.0, &server.bodies).await?;
+    let caller = Caller { server, live, in_flight: watch.in_flight() };
     if target == Target::Batch {
-        return checks::batch(server, live, &parse::<Batch<'_>>(&head.headers, &body)?).await;
+        return checks::batch(caller, &parse::<Batch<'_>>(&head.headers, &body)?).await;
+    }
+    if target == Target::Settle {
+        return checks::settle(caller, &parse::<Settle<'_>>(&head.headers, &body)?).await;
     }
     let question: Question<'_> = parse(&head.headers, &body)?;
     match target {
-        Target::Peek => checks::check(server, live, &question, Cost1::Never, StatusCode::OK).await,
-        Target::Refund => checks::refund(live, &question).await,
-        Target::Reset => checks::reset(server, live, &question).await,
-        _ => checks::check(server, live, &question, Cost1::May, denied).await,
+        Target::Peek => checks::check(caller, &question, Cost1::Never, StatusCode::OK).await,
+        Target::Refund => checks::refund(caller, &question).await,
+        Target::Reset => checks::reset(caller, &question).await,
+        _ => checks::check(caller, &question, Cost1::May, denied).await,
     }
 }
 
-fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), Problem> {
+async fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), Problem> {
     if live.secrets.tokens.is_open(scope) {
         return Ok(());
     }
@@ -139,7 +154,12 @@ fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), Proble
     });
     match live.secrets.tokens.access(shown, scope) {
         Access::Granted => Ok(()),
-        Access::Unknown => Err(Problem::unauthorized()),
+        Access::Unknown => {
+            if shown.is_some() {
+                tokio::time::sleep(FAILED_AUTH_DELAY).await;
+            }
+            Err(Problem::unauthorized())
+        }
         Access::Forbidden => {
             let detail = format!("this token is not for this: expected one of scope {}", scope.name());
             Err(Problem::new(StatusCode::FORBIDDEN, detail))

@@ -82,7 +82,7 @@ fn start(
     tasks: &TaskTracker,
 ) {
     let connections = protocol.connections(server);
-    let Some(place) = connections.enter(peer.ip(), &server.live().config.bounds) else {
+    let Some(place) = connections.enter(peer.ip(), &server.live().config.bounds, server.most_connections) else {
         server.metrics.refused_connection();
         if protocol.tls(server).is_none() {
             // As much as the socket takes at once: nobody waits for one that is not to be here.
@@ -96,7 +96,8 @@ fn start(
     let counted = Counted::new(&server);
     tasks.spawn(async move {
         let _counted = counted;
-        let watch = Arc::new(Watch::new(protocol.times(&server)));
+        let is_local = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+        let watch = Arc::new(Watch::new(protocol.times(&server), is_local));
         match protocol.tls(&server) {
             None => protocol.serve(Stream::clear(stream, watch), ending).await,
             Some(tls) => {
@@ -148,9 +149,9 @@ impl Connections {
         self.all.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn enter(self: &Arc<Self>, peer: IpAddr, bounds: &crate::config::Bounds) -> Option<Place> {
+    fn enter(self: &Arc<Self>, peer: IpAddr, bounds: &crate::config::Bounds, most: usize) -> Option<Place> {
         use std::sync::atomic::Ordering::Relaxed;
-        let one_more = |count: usize| (count < bounds.max_connections).then_some(count + 1);
+        let one_more = |count: usize| (count < bounds.max_connections.min(most)).then_some(count + 1);
         self.all.fetch_update(Relaxed, Relaxed, one_more).ok()?;
         let mut place = Place { connections: Arc::clone(self), peer: None };
         if bounds.max_connections_per_peer > 0 {

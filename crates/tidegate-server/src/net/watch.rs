@@ -1,9 +1,10 @@
 //! What a connection is at, and since when: so that one timer a connection is enough.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{Clock, Timestamp};
+use tokio::sync::Semaphore;
 
 /// How long a connection may be at what.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +25,20 @@ pub(crate) struct Watch {
     since: AtomicU64,
     /// Since when the client leaves an answer unread; 0 where it does not.
     unread_since: AtomicU64,
+    /// Responses that the client has not taken, and since when it has taken none.
+    pending: AtomicUsize,
+    pending_since: AtomicU64,
     /// Whether the client may still be sending what nobody reads any more.
     has_left_unread: AtomicBool,
+    /// For questions to a remote store that the connection may have on their way at a time.
+    in_flight: Semaphore,
+    /// True if the client has connected to a loopback address of this machine.
+    is_local: bool,
     times: Times,
 }
+
+/// Questions to a remote store that one connection may have on their way at a time.
+const MOST_IN_FLIGHT: usize = 64;
 
 /// Nothing is asked.
 const IDLE: u8 = 0;
@@ -44,7 +55,7 @@ const NEW: u8 = 4;
 const HTTP2_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl Watch {
-    pub(crate) fn new(times: Times) -> Self {
+    pub(crate) fn new(times: Times, is_local: bool) -> Self {
         let clock = Clock::system();
         let since = AtomicU64::new(clock.now().as_nanos());
         Self {
@@ -52,9 +63,23 @@ impl Watch {
             phase: AtomicU8::new(NEW),
             since,
             unread_since: AtomicU64::new(0),
+            pending: AtomicUsize::new(0),
+            pending_since: AtomicU64::new(0),
             has_left_unread: AtomicBool::new(false),
+            in_flight: Semaphore::new(MOST_IN_FLIGHT),
+            is_local,
             times,
         }
+    }
+
+    /// True if the client has connected to a loopback address of this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_local
+    }
+
+    /// A permit for each question that the connection has on its way to a remote store.
+    pub(crate) fn in_flight(&self) -> &Semaphore {
+        &self.in_flight
     }
 
     fn enter(&self, phase: u8) {
@@ -82,6 +107,19 @@ impl Watch {
         } else if unread.load(Ordering::Relaxed) == 0 {
             unread.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         }
+    }
+
+    /// A response is on its way to the client.
+    pub(crate) fn response_pending(&self) {
+        if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.pending_since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// The client has taken a response, or it was dropped.
+    pub(crate) fn response_taken(&self) {
+        self.pending_since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        self.pending.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A request of HTTP/2 has come, and many more may come at the same time.
@@ -148,6 +186,11 @@ impl Watch {
         };
         // What it will be at next may be over sooner.
         let next = left_of_phase.min(self.times.head).min(self.times.write);
+        // A client of HTTP/2 that keeps its windows closed takes nothing, though its socket takes bytes.
+        let next = match self.pending.load(Ordering::Relaxed) {
+            0 => next,
+            _ => next.min(left(self.pending_since.load(Ordering::Relaxed), self.times.write)?),
+        };
         match self.unread_since.load(Ordering::Relaxed) {
             0 => Some(next),
             unread => Some(next.min(left(unread, self.times.write)?)),

@@ -17,10 +17,11 @@ use super::command::{self, Then};
 use super::frame::{self, Frame, Words};
 use super::reply::{Replies, Version};
 use super::throttle::{Form, Throttle};
+use crate::auth::FAILED_AUTH_DELAY;
 use crate::config::Scope;
 use crate::inline::BucketNumbers;
 use crate::metrics::Spoken;
-use crate::net::{Drains, Stream};
+use crate::net::{Drains, Held, Stream};
 use crate::server::{Live, Server};
 
 /// What is read at a time, at first and at most.
@@ -68,7 +69,8 @@ impl Connection {
         static NEXT: AtomicI64 = AtomicI64::new(1);
         let ending = Arc::new(Ending::default());
         let session = Session::new(NEXT.fetch_add(1, Ordering::Relaxed));
-        let talk = Talk { server, stream, session, replies: Replies::default(), input: Vec::new() };
+        let held = server.commands.held();
+        let talk = Talk { server, stream, session, replies: Replies::default(), input: Vec::new(), held };
         let known = Arc::clone(&ending);
         Self { talking: Box::pin(async move { talk.run(&known).await }), ending }
     }
@@ -94,8 +96,13 @@ struct Talk {
     stream: Stream,
     session: Session,
     input: Vec<u8>,
+    /// The part of `input` in the budget for all connections.
+    held: Held,
     replies: Replies,
 }
+
+/// Bytes of a command that is read before a client has authenticated.
+const MOST_UNAUTHENTICATED: usize = 4 * 1024;
 
 impl Talk {
     async fn run(mut self, ending: &Ending) {
@@ -113,7 +120,7 @@ impl Talk {
             };
             match read {
                 Ok(0) | Err(_) => return,
-                Ok(read) if read == room => chunk = MOST_READ.min(chunk * 2),
+                Ok(read) if read == room && self.session.may_check => chunk = MOST_READ.min(chunk * 2),
                 Ok(_) => {}
             }
             let answered = self.answer();
@@ -196,7 +203,26 @@ impl Talk {
         let is_sent = self.send().await.is_ok();
         // Who is slow to read these has not begun to be slow to ask.
         self.keep_rest(input, at);
-        if is_sent { then } else { Then::Close }
+        match then {
+            _ if !is_sent => Then::Close,
+            Then::GoOn => self.bound().await,
+            then => then,
+        }
+    }
+
+    /// Ends a connection whose command takes more room than there is for it.
+    async fn bound(&mut self) -> Then {
+        let text = if !self.session.may_check && self.input.len() >= MOST_UNAUTHENTICATED {
+            "ERR Protocol error: too big request before authentication"
+        } else if !self.held.resize(self.input.capacity().saturating_sub(FIRST_READ)) {
+            "ERR too many commands are on their way at a time"
+        } else {
+            return Then::GoOn;
+        };
+        self.server.metrics.refused(Spoken::Resp);
+        self.replies.error(text);
+        let _ = self.send().await;
+        Then::CloseUnread
     }
 
     /// What has come of the next command.
@@ -215,6 +241,12 @@ impl Talk {
     }
 
     async fn command<'i>(&mut self, words: Words<'i>, batch: &mut Batch<'_, 'i>, live: &Live) -> Then {
+        if is_http(&words) {
+            batch.flush(&mut self.replies).await;
+            self.server.metrics.refused(Spoken::Resp);
+            self.replies.error("ERR this is not HTTP: expected a Redis client");
+            return Then::Close;
+        }
         if let Some(form) = Form::of(words[0]) {
             let read = match self.session.may_check {
                 true => Throttle::read(form, &words, &live.gate),
@@ -242,6 +274,9 @@ impl Talk {
         self.session.may_check = self.session.may(live, Scope::Check);
         if self.replies.bytes.get(at) == Some(&b'-') {
             self.server.metrics.refused(Spoken::Resp);
+        }
+        if self.replies.bytes.get(at..).is_some_and(|reply| reply.starts_with(b"-WRONGPASS")) {
+            tokio::time::sleep(FAILED_AUTH_DELAY).await;
         }
         then
     }
@@ -274,6 +309,13 @@ impl Talk {
         }
         self.stream.flush().await
     }
+}
+
+/// Returns true for HTTP, which a web page makes a browser speak to this port: a request line, or the header field that every
+/// request has. The lines after it may look like commands.
+fn is_http(words: &Words<'_>) -> bool {
+    words[0].eq_ignore_ascii_case(b"host:")
+        || words.len() > 2 && words.last().is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
 async fn forget(keys: &[&[u8]], live: &Live) -> Result<(), CheckError> {

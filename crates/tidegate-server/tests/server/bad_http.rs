@@ -277,7 +277,7 @@ fn bodies() {
         [&b"\xff\xfe{\0}\0"[..], b"{\"policy\": \"api\", \"key\": \"\xff\xfe\"}", b"\0", b"{\"key\": \"\xed\xa0\x80\"}"]
     {
         let mut client = server.client();
-        let head = format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", bytes.len());
+        let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", bytes.len());
         client.send(&[head.as_bytes(), bytes].concat()).unwrap();
         assert_eq!(client.receive().unwrap().status, 400);
     }
@@ -290,7 +290,7 @@ fn heads() {
     let good = r#"{"policy": "api", "key": "canary"}"#;
     let post = |path: &str, fields: &str| {
         let length = good.len();
-        format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{fields}\r\n{good}")
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{fields}\r\n{good}")
     };
     let (long_path, long_field) = ("/".to_owned() + &"x".repeat(100_000), format!("x: {}\r\n", "y".repeat(65_000)));
     let many_fields: String = (0..200).map(|number| format!("x-{number}: 1\r\n")).collect();
@@ -309,14 +309,14 @@ fn heads() {
         (post("/v1/reset", ""), &[404]),
         (post("/healthz", ""), &[405]),
         (post("/openapi.json", ""), &[405]),
-        ("GET /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
-        ("PUT /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
-        ("DELETE /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
-        ("OPTIONS /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
-        ("TRACE /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
-        ("BREW /v1/check HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[405]),
-        ("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[404]),
-        ("GET /healthz?x HTTP/1.1\r\nhost: x\r\n\r\n".to_owned(), &[400]),
+        ("GET /v1/check HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), &[405]),
+        ("PUT /v1/check HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), &[405]),
+        ("DELETE /v1/check HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), &[405]),
+        ("OPTIONS /v1/check HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), &[405]),
+        ("TRACE /v1/check HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), &[405]),
+        ("BREW /v1/check HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), &[405]),
+        ("GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), &[404]),
+        ("GET /healthz?x HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), &[400]),
         (post(&long_path, ""), &[414, 431]),
         (post("/v1/peek", &long_field), &[431]),
         (post("/v1/peek", &many_fields), &[431, 400]),
@@ -326,18 +326,25 @@ fn heads() {
         ("GET / HTTP/9.9\r\n\r\n".to_owned(), &[400]),
         ("GET /healthz HTTP/1.1\r\nbad header\r\n\r\n".to_owned(), &[400]),
         ("GET /healthz HTTP/1.1\r\n: empty\r\n\r\n".to_owned(), &[400]),
-        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n".to_owned(), &[400]),
-        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx".to_owned(), &[400]),
-        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999\r\n\r\n".to_owned(), &[400]),
-        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999\r\n\r\n".to_owned(), &[413]),
-        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_owned(), &[400]),
+        ("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n".to_owned(), &[400]),
         (
-            "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n".to_owned(),
+            "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx".to_owned(),
+            &[400],
+        ),
+        (
+            "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999999999999\r\n\r\n".to_owned(),
+            &[400],
+        ),
+        ("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 999999999\r\n\r\n".to_owned(), &[413]),
+        ("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_owned(), &[400]),
+        (
+            "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n"
+                .to_owned(),
             &[400, 413],
         ),
         (
             format!(
-                "POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{}",
+                "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n{}",
                 "400\r\n".to_owned() + &"x".repeat(0x400) + "\r\n"
             )
             .repeat(1)
@@ -345,8 +352,8 @@ fn heads() {
                 + "0\r\n\r\n",
             &[413],
         ),
-        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n".to_owned(), &[400, 501]),
-        ("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".to_owned(), &[400]),
+        ("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip\r\n\r\n".to_owned(), &[400, 501]),
+        ("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n".to_owned(), &[400]),
     ];
     for (bytes, statuses) in cases {
         let shown: String = bytes.chars().take(80).collect();
@@ -371,7 +378,7 @@ fn bodies_that_do_not_come() {
     let server = TestServer::start(config("bounds.body_timeout = \"200ms\"\n[policies.api]\nlimits = \"5/day\"\n"));
     for head in ["", "expect: 100-continue\r\n"] {
         let mut client = server.client();
-        let request = format!("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 50\r\n{head}\r\n");
+        let request = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n{head}\r\n");
         client.send(request.as_bytes()).unwrap();
         let answer = client.receive().unwrap();
         assert_eq!((answer.status, &answer.json()["title"]), (408, &"Request Timeout".into()), "{head}");

@@ -132,56 +132,61 @@ fn ioredis_and_node_redis() {
 #[test]
 fn who_has_no_token_is_not_answered() {
     let folder = Folder::new();
-    let (check, admin) = (folder.write("check", "c-secret\n"), folder.write("admin", "a-secret\n"));
+    let (check, admin) =
+        (folder.write("check", "c-secret-long-enough\n"), folder.write("admin", "a-secret-long-enough\n"));
     let text = format!(
         "[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n[[token]]\nscopes = [\"admin\"]\nfile = \"{admin}\"\n{POLICIES}"
     );
     let server = TestServer::start_timeless(&text);
     let body = r#"{"policy": "api", "key": "k"}"#;
     let ask = |fields: &str| server.client().post_with("/v1/check", fields, body).unwrap();
-    let twice = "authorization: Bearer c-secret\r\nauthorization: Bearer x\r\n";
-    for fields in
-        ["", "authorization: Bearer\r\n", "authorization: Bearer x\r\n", "authorization: Basic c-secret\r\n", twice]
-    {
+    let twice = "authorization: Bearer c-secret-long-enough\r\nauthorization: Bearer x\r\n";
+    for fields in [
+        "",
+        "authorization: Bearer\r\n",
+        "authorization: Bearer x\r\n",
+        "authorization: Basic c-secret-long-enough\r\n",
+        twice,
+    ] {
         let answer = ask(fields);
         assert_eq!((answer.status, answer.field("www-authenticate")), (401, Some("Bearer")), "{fields}");
     }
-    assert_eq!(ask("authorization: bearer c-secret\r\n").json()["remaining"], 99);
-    assert_eq!(ask("authorization: Bearer a-secret\r\n").status, 403);
+    assert_eq!(ask("authorization: bearer c-secret-long-enough\r\n").json()["remaining"], 99);
+    assert_eq!(ask("authorization: Bearer a-secret-long-enough\r\n").status, 403);
     assert_eq!(server.admin().get("/metrics").unwrap().status, 401);
     assert_eq!(server.admin().get("/healthz").unwrap().status, 200);
     let reset = |fields: &str| server.admin().post_with("/v1/reset", fields, body).unwrap();
-    assert_eq!(reset("authorization: Bearer c-secret\r\n").status, 403);
-    assert_eq!(reset("authorization: Bearer a-secret\r\n").json()["remaining"], 100);
+    assert_eq!(reset("authorization: Bearer c-secret-long-enough\r\n").status, 403);
+    assert_eq!(reset("authorization: Bearer a-secret-long-enough\r\n").json()["remaining"], 100);
 
     let mut client = server.resp();
     client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"CL.THROTTLE k 1 1 1\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"AUTH wrong\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
-    client.expect(b"AUTH default c-secret\r\n", "+OK\r\n");
+    client.expect(b"AUTH default c-secret-long-enough\r\n", "+OK\r\n");
     client.expect(b"PING\r\n", "+PONG\r\n");
     client.expect(b"DEL k\r\n", "-NOPERM keys may not be reset here: expected a token of scope admin\r\n");
     client.expect(b"RESET\r\n", "+RESET\r\n");
     client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
-    client.expect(b"AUTH a-secret\r\nDEL k\r\n", "+OK\r\n:1\r\n");
+    client.expect(b"AUTH a-secret-long-enough\r\nDEL k\r\n", "+OK\r\n:1\r\n");
     client.expect(b"CL.THROTTLE k 1 1 1\r\n", "-NOPERM this token is not for checks: expected one of scope check\r\n");
 
     let port = server.resp.port().to_string();
-    assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, "c-secret"])), "good\n");
-    assert_eq!(node(&server, "c-secret"), "good\n");
-    assert_eq!(redis_cli(&server, &["--no-auth-warning", "-a", "c-secret", "PING"]), "PONG\n");
+    assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, "c-secret-long-enough"])), "good\n");
+    assert_eq!(node(&server, "c-secret-long-enough"), "good\n");
+    assert_eq!(redis_cli(&server, &["--no-auth-warning", "-a", "c-secret-long-enough", "PING"]), "PONG\n");
 }
 
 #[test]
 fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
     let folder = Folder::new();
-    let check = folder.write("check", "c-secret\n");
+    let check = folder.write("check", "c-secret-long-enough\n");
     let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n");
     let server = TestServer::start_timeless(&text);
     let mut client = server.resp();
     client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
-    client.expect(b"AUTH c-secret\r\n", "+OK\r\n");
+    client.expect(b"AUTH c-secret-long-enough\r\n", "+OK\r\n");
     client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
     assert_eq!(server.metric("tidegate_requests_refused_total{protocol=\"resp\"}"), 1);
     client.expect(b"DEL k\r\n", "-NOPERM keys may not be reset here: expected a token of scope admin\r\n");
@@ -353,7 +358,7 @@ fn schemathesis_finds_no_error() {
 #[test]
 fn curl_hears_every_refusal_by_http_2() {
     let folder = Folder::new();
-    let check = folder.write("check", "c-secret\n");
+    let check = folder.write("check", "c-secret-long-enough\n");
     let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n");
     let server = TestServer::start(config(&text));
     let body = format!("{{\"limits\": \"5/minute\", \"key\": \"{}\"}}", "k".repeat(4_000));

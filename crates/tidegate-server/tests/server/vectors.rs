@@ -1,5 +1,7 @@
 //! The vectors' decisions, through each protocol, on memory and on Redis.
 
+use std::collections::HashMap;
+
 use crate::common::{TestServer, command, config, on_redis};
 use tidegate::{Cost, ManualClock, Policy, Record, Timestamp};
 use tidegate_server::Config;
@@ -22,26 +24,43 @@ fn through_http(config: Config) {
     let server = TestServer::start_at(&clock, config);
     let mut client = server.client();
     for (number, case) in vectors::all().iter().enumerate() {
+        let mut receipts = HashMap::new();
         for step in &case.steps {
             set(&clock, step);
-            assert_eq!(ask_http(&mut client, case, number, step), step.expected(), "{} {}", case.place, case.policy);
+            let answer = ask_http(&mut client, &mut receipts, case, number, step);
+            assert_eq!(answer, step.expected(), "{} {}", case.place, case.policy);
         }
     }
 }
 
-fn ask_http(client: &mut HttpClient, case: &Case, number: usize, step: &Step) -> Answer {
-    let (path, cost) = match step.act() {
-        Act::Check(cost) => ("/v1/check", cost),
-        Act::Refund(cost) => ("/v1/refund", cost),
+fn ask_http(
+    client: &mut HttpClient,
+    receipts: &mut HashMap<u32, String>,
+    case: &Case,
+    number: usize,
+    step: &Step,
+) -> Answer {
+    let limits = serde_json::Value::from(case.policy.as_str());
+    let key = serde_json::Value::from(step.key.as_str());
+    let asked = |cost| format!(r#""limits": {limits}, "key": {key}, "tenant": "{number}", "cost": {cost}"#);
+    let (path, body) = match step.act() {
+        Act::Check(cost) => ("/v1/check", format!("{{{}}}", asked(cost))),
+        Act::Refund(cost) => ("/v1/refund", format!("{{{}}}", asked(cost))),
+        Act::Admit(cost, _) => ("/v1/check", format!("{{{}, \"receipt\": true}}", asked(cost))),
+        Act::Settle(name, cost) => {
+            ("/v1/settle", format!(r#"{{"receipt": "{}", "cost": {cost}}}"#, receipts.get(&name).unwrap()))
+        }
     };
-    let body = format!(
-        r#"{{"limits": {}, "key": {}, "tenant": "{number}", "cost": {cost}}}"#,
-        serde_json::Value::from(case.policy.as_str()),
-        serde_json::Value::from(step.key.as_str())
-    );
-    let answer = client.post(path, &body).unwrap();
+    let mut answer = client.post(path, &body).unwrap();
+    if let (Act::Settle(..), 409) = (step.act(), answer.status) {
+        // Everything was free again, and the receipt has expired: a look says the same.
+        answer = client.post("/v1/check", &format!("{{{}}}", asked(Cost::ZERO))).unwrap();
+    }
     assert_eq!(answer.status, 200, "{} {body}", answer.body);
     let told = answer.json();
+    if let (Act::Admit(_, name), Some(receipt)) = (step.act(), told["receipt"].as_str()) {
+        receipts.insert(name, receipt.to_owned());
+    }
     let number = |name: &str| told[name].as_u64().unwrap_or_else(|| panic!("{name} of {told}"));
     Answer {
         allowed: told["allowed"].as_bool().unwrap(),

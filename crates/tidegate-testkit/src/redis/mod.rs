@@ -112,6 +112,16 @@ impl RedisServer {
         assert!(wait_until_up(self.port, &self.process), "redis-server did not start again");
     }
 
+    /// A section of what the server says of itself.
+    #[must_use]
+    pub fn info(&self, section: &str) -> String {
+        match self.command(&["INFO", section]) {
+            Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+            Value::VerbatimString { text, .. } => text,
+            other => panic!("INFO answers text, not {other:?}"),
+        }
+    }
+
     /// Every key it has, with its time to live in ms: -1 for none.
     #[must_use]
     pub fn keys(&self) -> Vec<(Vec<u8>, i64)> {

@@ -1,0 +1,120 @@
+//! Which limits count together: the text that identifies a policy's counters in every store.
+//!
+//! Two plans share the counters of a key exactly if they have the same namespace and the same identity. The text has no
+//! `:` and no brace, so that a store can put it between other parts of a name.
+
+use crate::policy::{Algorithm, Limit, Policy};
+use crate::store::ANY_RATE;
+
+/// The identity of a policy's counters in a namespace.
+///
+/// - Without a namespace the identity is the whole policy: `fw/5/1m`, `tb/100/1m/20`. The order of limits does not matter.
+/// - In a namespace, windows and logs are identified by algorithm, anchor and period (`fw/1m`), so that a changed limit
+///   keeps the counts. A single bucket is identified by all of its numbers.
+/// - A bucket beside other limits is `tb`: its numbers are stored with its state, see [`BucketNumbers`], so that the other
+///   limits keep their counts when its numbers change.
+/// - In [`ANY_RATE`] a key has one bucket, whatever its numbers.
+#[doc(hidden)] // For Tidegate's own stores.
+#[must_use]
+pub fn identity(policy: &Policy, namespace: &str) -> String {
+    let limits = policy.limits();
+    let in_order = |index: usize| policy.stored_order().map_or(index, |order| usize::from(order[index]));
+    let parts: Vec<String> =
+        (0..limits.len()).map(|index| limit_identity(&limits[in_order(index)], namespace, limits.len())).collect();
+    parts.join("+")
+}
+
+fn limit_identity(limit: &Limit, namespace: &str, limit_count: usize) -> String {
+    let name = match (limit.algorithm(), limit.opens_with_first_hit()) {
+        (Algorithm::FixedWindow, false) => "fw",
+        (Algorithm::FixedWindow, true) => "ff",
+        (Algorithm::SlidingWindowLog, _) => "sl",
+        (Algorithm::SlidingWindowCounter, _) => "sc",
+        (Algorithm::TokenBucket, _) => "tb",
+        (Algorithm::LeakyBucket, _) => "lb",
+        (Algorithm::Gcra, _) => "gc",
+    };
+    let is_bucket = limit.algorithm().is_bucket();
+    let period = period(limit.period().as_millis());
+    if namespace == ANY_RATE || (is_bucket && !namespace.is_empty() && limit_count > 1) {
+        name.to_owned()
+    } else if !namespace.is_empty() && !is_bucket {
+        format!("{name}/{period}")
+    } else if limit.capacity() == limit.limit() {
+        format!("{name}/{}/{period}", limit.limit())
+    } else {
+        format!("{name}/{}/{period}/{}", limit.limit(), limit.capacity())
+    }
+}
+
+/// A period in the largest unit that it is a whole number of.
+fn period(ms: u128) -> String {
+    const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    match UNITS.into_iter().find(|(unit, _)| ms.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{}{name}", ms / unit),
+        None => format!("{ms}ms"),
+    }
+}
+
+/// The numbers that identify a bucket beside other limits of a named policy: with other numbers it is another bucket.
+#[doc(hidden)] // For Tidegate's own stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BucketNumbers {
+    limit: u32,
+    burst: u32,
+    period_ms: u64,
+}
+
+impl BucketNumbers {
+    /// The numbers of a limit. Limits and bursts are at most 10^9: they fit.
+    #[must_use]
+    pub const fn new(limit: &Limit) -> Self {
+        Self {
+            limit: limit.limit() as u32,
+            burst: limit.capacity() as u32,
+            period_ms: limit.period().as_millis() as u64,
+        }
+    }
+
+    /// The numbers as bytes, the highest byte first.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 16] {
+        let number = (self.limit as u128) << 96 | (self.burst as u128) << 64 | self.period_ms as u128;
+        number.to_be_bytes()
+    }
+
+    /// The inverse of [`to_bytes`](Self::to_bytes).
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        let number = u128::from_be_bytes(bytes);
+        Self { limit: (number >> 96) as u32, burst: (number >> 64) as u32, period_ms: number as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(policy: &str, namespace: &str) -> String {
+        identity(&policy.parse().unwrap(), namespace)
+    }
+
+    #[test]
+    fn unnamed_limits_are_identified_by_their_whole_text() {
+        assert_eq!(id("100/minute", ""), "tb/100/1m");
+        assert_eq!(id("100/minute burst=100", ""), "tb/100/1m");
+        assert_eq!(id("100/minute burst=20", ""), "tb/100/1m/20");
+        assert_eq!(id("fixed_window 5/minute", ""), "fw/5/1m");
+        assert_eq!(id("fixed_window 1/day anchor=first_hit", ""), "ff/1/1d");
+        assert_eq!(id("gcra 1/s; sliding_window_log 5 per 90 s", ""), "sl/5/90s+gc/1/1s");
+        assert_eq!(id("sliding_window_log 5 per 90 s; gcra 1/s", ""), "sl/5/90s+gc/1/1s");
+    }
+
+    #[test]
+    fn a_named_window_keeps_its_identity_when_its_limit_changes_and_a_bucket_does_not() {
+        assert_eq!(id("fixed_window 5/minute", "api"), "fw/1m");
+        assert_eq!(id("100/minute burst=20", "api"), "tb/100/1m/20");
+        assert_eq!(id("10/s; fixed_window 5 per 1500 ms", "api"), "fw/1500ms+tb");
+        assert_eq!(id("gcra 7/s", ANY_RATE), "gc");
+    }
+}

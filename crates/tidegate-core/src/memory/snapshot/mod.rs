@@ -1,0 +1,156 @@
+//! Snapshots: what a store keeps, written down and read again, so that a restart resets no limit.
+//!
+//! A header (magic, version, whether short keys are fingerprinted by AES, the secret, the clock, the names of policies), the
+//! entries, an end mark with their number, and a checksum over all of it. Numbers are little-endian. The file has the
+//! store's secret in it: only its owner may read it. The checksum finds damage, not forgery: `decode.rs` accepts nothing
+//! that a store could not have written.
+
+mod decode;
+mod encode;
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests;
+
+use std::io::{self, Write};
+
+use decode::Reader;
+use encode::Summed;
+use siphasher::sip128::Hasher128;
+
+use super::fingerprint::Secret;
+use super::line::Kind;
+use super::packed::counter_shifted;
+use super::table::Entry;
+use super::{MemoryStore, MemoryStoreBuilder, MemoryStoreError};
+use crate::algorithm::{BucketState, BucketVersions, CounterState, LogState, StepState, WindowState};
+use crate::record::Record;
+
+const MAGIC: &[u8; 8] = b"tidegate";
+const VERSION: u32 = 2;
+/// Stands where the kind of an entry would.
+const END: u8 = 0xff;
+/// Beside the kind, from this bit on: how often the entry was denied.
+const DENIALS_AT: u32 = 4;
+const CHECKSUM_BYTES: usize = 16;
+
+/// Two clocks that were never set differ by less than this, in nanoseconds.
+const LEAST_SHIFT: u64 = 1_000_000_000;
+
+/// An error in reading a snapshot. Nothing of it was taken over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// Not a snapshot, or a damaged one.
+    #[error("not a snapshot, or a damaged one: {0}")]
+    Damaged(&'static str),
+    /// A snapshot of another version of Tidegate.
+    #[error("snapshot version {0}: expected {VERSION}")]
+    Version(u32),
+    /// A snapshot of another kind of processor: the same keys have other fingerprints here.
+    #[error("the snapshot was written on a processor of another kind, where keys have other fingerprints")]
+    OtherProcessor,
+    /// The store could not be made.
+    #[error(transparent)]
+    Memory(#[from] MemoryStoreError),
+}
+
+impl MemoryStore {
+    /// Writes all that the store keeps, for [`MemoryStoreBuilder::restore`], and returns the number of keys. Checks go on
+    /// while it writes: each key is written as it is at some time in between. The snapshot has the store's secret in it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_snapshot(&self, to: impl Write) -> io::Result<u64> {
+        self.write_snapshot_at(to, self.table.clock().wall_is_ahead_by())
+    }
+
+    fn write_snapshot_at(&self, to: impl Write, wall_is_ahead_by: i64) -> io::Result<u64> {
+        let mut out = Summed::new(to);
+        out.write_all(MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(&[u8::from(self.fingerprinter.has_cipher())])?;
+        self.secret.0.iter().try_for_each(|half| out.number(*half))?;
+        // The reader's times are those of the wall clock.
+        out.number(wall_is_ahead_by.cast_unsigned())?;
+        out.names(&self.table.groups.names())?;
+        let mut count = 0;
+        for line in 0..self.table.lines.len() {
+            for entry in self.table.entries(line) {
+                out.entry(&entry)?;
+                count += 1;
+            }
+        }
+        out.write_all(&[END])?;
+        out.number(count)?;
+        let sum = out.sum.finish128().as_bytes();
+        out.to.write_all(&sum)?;
+        out.to.flush()?;
+        Ok(count)
+    }
+}
+
+impl MemoryStoreBuilder {
+    /// Makes a store that goes on where another was when it wrote a snapshot. Entries that have expired are left out, and
+    /// `max_keys` and `max_record_bytes` hold as for any other entries.
+    ///
+    /// # Errors
+    /// If it is not a whole snapshot, or the store cannot be made. Then nothing was taken over.
+    pub fn restore(self, snapshot: &[u8]) -> Result<MemoryStore, RestoreError> {
+        let mut reader = Reader::checked(snapshot)?;
+        let has_cipher = reader.byte()? != 0;
+        let store = self.build_with(Secret([reader.number()?, reader.number()?]))?;
+        if store.fingerprinter.has_cipher() != has_cipher {
+            return Err(RestoreError::OtherProcessor);
+        }
+        let now = store.table.clock().now().as_nanos();
+        let shift = Some(reader.number()?.cast_signed()).filter(|by_ns| by_ns.unsigned_abs() >= LEAST_SHIFT);
+        let names = reader.names()?;
+        let group_count = names.len() + 1;
+        store.table.groups.set_names(names);
+        let mut count = 0;
+        while let Some(mut entry) = reader.entry(group_count)? {
+            if let Some(by_ns) = shift {
+                entry.shift(by_ns);
+            }
+            store.table.restore(entry, now);
+            count += 1;
+        }
+        if reader.number()? != count || !reader.is_empty() {
+            return Err(RestoreError::Damaged("entries are missing"));
+        }
+        Ok(store)
+    }
+}
+
+impl Entry {
+    /// Moves it to another clock.
+    fn shift(&mut self, by_ns: i64) {
+        self.slot.time = match self.slot.kind {
+            Kind::Counter => counter_shifted(self.slot.time, by_ns),
+            _ => self.slot.time.saturating_add_signed(by_ns),
+        };
+        if let Some(record) = &mut self.record {
+            *record = Record::of_states(record.as_states().iter().map(|state| shifted(state, by_ns)));
+        }
+    }
+}
+
+fn shifted(state: &StepState, by_ns: i64) -> StepState {
+    let later = |time: u64| time.saturating_add_signed(by_ns);
+    match state {
+        StepState::Fresh => StepState::Fresh,
+        StepState::Bucket(versions) => {
+            let shift = |state: BucketState| BucketState { free_at: later(state.free_at), ..state };
+            let others = versions
+                .others
+                .as_ref()
+                .map(|others| Box::new(others.iter().map(|(numbers, state)| (*numbers, shift(*state))).collect()));
+            StepState::Bucket(BucketVersions { numbers: versions.numbers, state: shift(versions.state), others })
+        }
+        StepState::Window(state) => StepState::Window(WindowState { end: later(state.end), ..*state }),
+        StepState::Counter(state) => StepState::Counter(CounterState { end: later(state.end), ..*state }),
+        StepState::Log(state) => {
+            let (base, entries) = state.parts();
+            StepState::Log(LogState::of_parts(base, entries.map(|(at, total)| (later(at), total))))
+        }
+    }
+}

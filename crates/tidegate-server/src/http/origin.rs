@@ -1,0 +1,80 @@
+//! Requests that web pages make: a page that a user of this machine visits can reach listeners on loopback addresses.
+//!
+//! Browsers say so. A request of another site has an `Origin` or a `Sec-Fetch-Site`, and a page whose name was pointed at
+//! 127.0.0.1 sends that name as the `Host`.
+
+use std::net::IpAddr;
+
+use http::header::{HOST, ORIGIN};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+
+use super::problem::Problem;
+
+/// Refuses requests of other sites' pages.
+pub(super) fn check_site(fields: &HeaderMap, hosts: &[String]) -> Result<(), Problem> {
+    let refused = || Problem::new(StatusCode::FORBIDDEN, "cross-site requests of web pages are refused");
+    if let Some(site) = fields.get("sec-fetch-site")
+        && !matches!(site.as_bytes(), b"same-origin" | b"none")
+    {
+        return Err(refused());
+    }
+    for origin in fields.get_all(ORIGIN) {
+        let host = origin.to_str().ok().and_then(|text| text.split_once("://")).map(|(_, authority)| authority);
+        if !host.is_some_and(|authority| is_own(authority, hosts)) {
+            return Err(refused());
+        }
+    }
+    Ok(())
+}
+
+/// Refuses names that are neither loopback ones nor configured.
+pub(super) fn check_host(head: &Parts, hosts: &[String]) -> Result<(), Problem> {
+    let of_uri = head.uri.authority().map(|authority| authority.as_str());
+    let mut of_fields = head.headers.get_all(HOST).iter().map(|value| value.to_str().unwrap_or_default());
+    match of_uri.into_iter().chain(&mut of_fields).find(|authority| !is_own(authority, hosts)) {
+        None => Ok(()),
+        Some(_) => {
+            let detail =
+                "the Host is not a name of this server: expected a loopback address, localhost, or one of `hosts`";
+            Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
+        }
+    }
+}
+
+/// Returns true if `host` or `host:port` is a loopback name or a configured one.
+fn is_own(authority: &str, hosts: &[String]) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+        || host.eq_ignore_ascii_case("localhost")
+        || hosts.iter().any(|own| own.eq_ignore_ascii_case(host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b5_names_of_this_machine_and_configured_ones() {
+        let hosts = ["limits.internal".to_owned()];
+        for own in
+            ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "[::1]", "Limits.Internal:1"]
+        {
+            assert!(is_own(own, &hosts), "{own}");
+        }
+        for foreign in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "[::2]",
+            "127.0.0.1.evil.example",
+            "limits.internal.x",
+        ] {
+            assert!(!is_own(foreign, &hosts), "{foreign}");
+        }
+    }
+}

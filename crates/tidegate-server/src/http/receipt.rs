@@ -1,0 +1,103 @@
+//! Receipts as clients hold them: an id, and what the receipt is for.
+//!
+//! The store keeps what was taken, under the id and the key. So a receipt that was made up, or changed, finds nothing.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use tidegate::{Cost, Subject};
+
+use super::request::About;
+
+/// Bytes of randomness in an id.
+const ID_BYTES: usize = 16;
+/// Longer texts are no receipts.
+const LONGEST: usize = 64 * 1024;
+
+/// A receipt: its id, and the request that it is for.
+#[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Receipt {
+    pub(super) id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limits: Option<String>,
+    key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tier: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+}
+
+impl Receipt {
+    /// A new receipt. `None` if the system's random source is not available.
+    pub(super) fn new(about: &About<'_>) -> Option<Self> {
+        let mut random = [0; ID_BYTES];
+        getrandom::fill(&mut random).ok()?;
+        let id = URL_SAFE_NO_PAD.encode(random);
+        let owned = |text: &str| text.to_owned();
+        Some(match about {
+            About::Named(subject) => Self {
+                id,
+                policy: Some(owned(subject.policy)),
+                limits: None,
+                key: String::from_utf8(subject.key.to_vec()).ok()?,
+                tier: subject.tier.map(owned),
+                tenant: subject.tenant.map(owned),
+            },
+            About::Inline { limits, key, tenant, .. } => Self {
+                id,
+                policy: None,
+                limits: Some(owned(limits)),
+                key: owned(key),
+                tier: None,
+                tenant: tenant.map(owned),
+            },
+        })
+    }
+
+    /// The text that a client holds.
+    pub(super) fn to_text(&self) -> Option<String> {
+        Some(URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).ok()?))
+    }
+
+    /// The inverse of [`to_text`](Self::to_text).
+    pub(super) fn of_text(text: &str) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(Some(text).filter(|text| text.len() <= LONGEST)?).ok()?;
+        let receipt: Self = serde_json::from_slice(&bytes).ok()?;
+        let is_id = receipt.id.len() <= 2 * ID_BYTES && receipt.id.bytes().all(|byte| byte.is_ascii_graphic());
+        (is_id && !receipt.key.is_empty() && receipt.policy.is_some() != receipt.limits.is_some()).then_some(receipt)
+    }
+
+    /// The request that it is for, at the actual cost.
+    pub(super) fn about(&self, cost: Cost) -> About<'_> {
+        let tenant = self.tenant.as_deref();
+        match &self.limits {
+            Some(limits) => About::Inline { limits, key: &self.key, tenant, cost },
+            None => About::Named(Subject {
+                policy: self.policy.as_deref().unwrap_or_default(),
+                key: self.key.as_bytes(),
+                tier: self.tier.as_deref(),
+                tenant,
+                cost,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a3_a_receipt_survives_the_way_to_a_client_and_back() {
+        let about = About::Inline { limits: "1/s", key: "ключ\"", tenant: Some("acme"), cost: Cost::ONE };
+        let receipt = Receipt::new(&about).unwrap();
+        let text = receipt.to_text().unwrap();
+        assert_eq!(Receipt::of_text(&text), Some(receipt));
+        assert_ne!(Receipt::new(&about).unwrap().id, Receipt::new(&about).unwrap().id);
+        for wrong in ["", "x", "e30", &text[1..], &text[..text.len() - 1], &"A".repeat(LONGEST + 1)] {
+            assert_eq!(Receipt::of_text(wrong), None, "{wrong}");
+        }
+    }
+}
