@@ -16,7 +16,7 @@ impl Divisor {
     }
 
     /// `number` / divisor, rounded down.
-    #[inline]
+    #[inline(always)]
     pub(super) fn divide(&self, number: u64) -> u64 {
         // The reciprocal is too small by less than 1, so the estimate by less than number / 2^64 + 1: at most one.
         let estimate = ((u128::from(number) * u128::from(self.reciprocal)) >> 64) as u64;

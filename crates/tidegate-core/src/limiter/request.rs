@@ -122,9 +122,12 @@ impl Check<'_, MemoryStore> {
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
         let key = Key::new(self.key)?;
-        if shared.is_plain(key) {
-            return Ok(shared.store.check(&shared.plan, key, self.cost?));
-        }
+        if shared.is_plain(key) { Ok(shared.store.check(&shared.plan, key, self.cost?)) } else { self.now_composed() }
+    }
+
+    #[cold]
+    fn now_composed(self) -> Result<Decision, CheckError> {
+        let shared = &*self.limiter.shared;
         Ok(shared.store.check(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
     }
 }

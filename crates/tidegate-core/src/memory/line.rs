@@ -81,14 +81,20 @@ impl Line {
         self.lock_from(self.header.load(Ordering::Relaxed))
     }
 
-    /// Locks, and says where the entry of `fingerprint` stands if it is here at all and its tag is that of no other.
-    /// The place is found in the header while the lock is waited for, and without a branch on each slot, since nobody
-    /// can foresee which one it is.
+    /// Locks, and returns where the entry of `fingerprint` stands if it is here at all and its tag is that of no other: the
+    /// first slot with that tag. It is found in the header before the lock is taken, and without a branch on each slot.
     #[inline(always)]
-    pub(super) fn lock_and_guess(&self, fingerprint: Fingerprint) -> (Guard<'_>, usize) {
+    pub(super) fn lock_and_guess(&self, fingerprint: Fingerprint) -> (Guard<'_>, Option<usize>) {
         let header = self.header.load(Ordering::Relaxed);
-        let at = tag_matches(header, fingerprint).trailing_zeros() as usize / 8;
-        (self.lock_from(header), at & (SLOTS - 1))
+        let matches = tag_matches(header, fingerprint);
+        match self.try_lock_from(header) {
+            Some(guard) => (guard, first_slot(matches)),
+            None => {
+                let guard = self.lock_contended();
+                let matches = tag_matches(guard.header, fingerprint);
+                (guard, first_slot(matches))
+            }
+        }
     }
 
     /// Whether the entry of `fingerprint` is not here, but may be in a later line. A glance: nothing is locked.
@@ -154,6 +160,11 @@ fn tag_matches(header: u64, fingerprint: Fingerprint) -> u32 {
     differences.wrapping_sub(LOW_BITS_OF_BYTES) & !differences & (LOW_BITS_OF_BYTES << 7)
 }
 
+#[inline(always)]
+fn first_slot(matches: u32) -> Option<usize> {
+    (matches != 0).then(|| (matches.trailing_zeros() as usize / 8) & (SLOTS - 1))
+}
+
 /// Waits for a holder, which is done within some tens of nanoseconds unless the system took its core away.
 #[cold]
 fn pause(tries: &mut u32) {
@@ -193,6 +204,14 @@ impl Guard<'_> {
     #[inline(always)]
     pub(super) fn is_at(&self, at: usize, fingerprint: Fingerprint) -> bool {
         self.fingerprint(at) == fingerprint
+    }
+
+    /// The same for a slot whose tag is known to be that of `fingerprint`.
+    #[inline(always)]
+    pub(super) fn is_at_tagged(&self, at: usize, fingerprint: Fingerprint) -> bool {
+        let (low, high) = (self.line.low[at].load(Ordering::Relaxed), self.line.high[at].load(Ordering::Relaxed));
+        debug_assert_eq!(self.fingerprint(at).tag, fingerprint.tag);
+        (low, high) == (fingerprint.low, fingerprint.high)
     }
 
     #[inline(always)]

@@ -233,7 +233,8 @@ impl Table {
         let Place { fingerprint, home, line } = place;
         let (mut line, at) = line.lock_and_guess(fingerprint);
         let is_sweep_due = line.visit();
-        if line.is_at(at, fingerprint)
+        if let Some(at) = at
+            && line.is_at_tagged(at, fingerprint)
             && let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, input)
         {
             line.write_time(at, time);
@@ -244,7 +245,8 @@ impl Table {
             }
             return decision;
         }
-        self.update_any::<W>(line, is_sweep_due, fingerprint, home, step, now, input)
+        let Fingerprint { low, high, tag } = fingerprint;
+        self.update_any::<W>(line, is_sweep_due, low, high, tag, home, step, now, input)
     }
 
     /// The same in every case: wherever the entry stands, if it does, and whatever becomes of it.
@@ -254,12 +256,15 @@ impl Table {
         &self,
         line: Guard<'_>,
         is_sweep_due: bool,
-        fingerprint: Fingerprint,
+        low: u64,
+        high: u64,
+        tag: u8,
         home: usize,
         step: &W::Step,
         now: u64,
         input: W::Input,
     ) -> Decision {
+        let fingerprint = Fingerprint { low, high, tag };
         let mut probe = Probe::new(self, home, line);
         let found = probe.find(fingerprint);
         let slot = found.as_ref().map(|(line, at)| line.slot(*at));
