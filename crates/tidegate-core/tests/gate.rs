@@ -510,3 +510,20 @@ fn a_bucket_is_the_same_at_any_rate() {
     // Beside limits of other kinds, and of names.
     assert!(gate.limiter("gcra 1/minute burst=10".parse().unwrap()).check("k").cost(10).now().unwrap().is_allowed());
 }
+
+/// Both would count in one place, and the sum would be held to the larger limit only.
+#[test]
+fn a5_one_key_in_two_tiers_that_share_counts_is_refused() {
+    let rules = || {
+        let rules = Rules::new(policy("fixed_window 5/hour"));
+        rules.tier("gold", policy("fixed_window 100/hour")).unwrap()
+    };
+    let subjects = [Subject { tier: Some("gold"), ..Subject::new("api", "k") }, Subject::new("api", "k")];
+    let shared = gate(rules().shared_tiers());
+    let error = shared.decide_at_once(&subjects).unwrap().unwrap_err();
+    assert!(matches!(&error, CheckError::TwoTiers { policy } if policy == "api"), "{error}");
+    assert_eq!(shared.check("api", "k").cost(0).now().unwrap().remaining(), Some(5));
+    // Tiers that count apart are two counters.
+    let passed = |gate: &Gate| (0..9).filter(|_| decide(gate, &subjects).is_allowed()).count();
+    assert_eq!(passed(&gate(rules())), 5);
+}

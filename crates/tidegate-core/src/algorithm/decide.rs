@@ -36,6 +36,15 @@ pub(crate) fn decide<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u
     (decision, written(is_written))
 }
 
+/// Decides like [`decide`], and takes nothing. Of a request that would be allowed, the figures are those of one of cost 0.
+pub(crate) fn probe<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
+    let (look, written) = decide(limits, states, now, 0);
+    match rule(limits, states, now, cost).verdict {
+        Verdict::Allowed => (look, written),
+        Verdict::Denied | Verdict::Never => (decide(limits, states, now, cost).0, written),
+    }
+}
+
 /// Gives `cost` back to every limit, and answers like a request of cost 0 made right after.
 pub(crate) fn refund<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
     let is_brought_back = bring_back(limits, states, now);

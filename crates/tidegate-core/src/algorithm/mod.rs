@@ -18,7 +18,7 @@ mod tests;
 
 pub(crate) use bucket::{Bucket, BucketState, gcd};
 pub use claim::{Claim, Claims};
-pub(crate) use decide::{Written, decide, is_ahead, refund, settle};
+pub(crate) use decide::{Written, decide, is_ahead, probe, refund, settle};
 pub(crate) use fixed_window::{FixedWindow, WindowState};
 pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
 use sliding_window_log::SlidingWindowLog;

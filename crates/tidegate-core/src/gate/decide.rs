@@ -174,7 +174,14 @@ fn find<'a, S: Store>(
     if subjects.len() > MOST_TOGETHER {
         return Err(CheckError::TooManyPolicies { count: subjects.len() });
     }
-    subjects.iter().map(|subject| Found::new(book, subject)).collect()
+    let found: SmallVec<[Found<'a, S>; 2]> =
+        subjects.iter().map(|subject| Found::new(book, subject)).collect::<Result<_, _>>()?;
+    for (index, one) in found.iter().enumerate() {
+        if found[..index].iter().any(|other| one.contradicts(other)) {
+            return Err(CheckError::TwoTiers { policy: one.policy.name().to_string() });
+        }
+    }
+    Ok(found)
 }
 
 impl<'a, S: Store> Found<'a, S> {
@@ -184,6 +191,12 @@ impl<'a, S: Store> Found<'a, S> {
         let (held, is_exception) = policy.held(&key, subject.tier);
         let candidate = policy.candidate().filter(|_| !is_exception);
         Ok(Self { policy, held, candidate, key, cost: subject.cost })
+    }
+
+    /// Returns true if both count in one place under different limits. Their sum would be held to one of them only.
+    fn contradicts(&self, other: &Self) -> bool {
+        let (Some(one), Some(other_limiter)) = (self.held.limiter(), other.held.limiter()) else { return false };
+        one.namespace() == other_limiter.namespace() && one.policy() != other_limiter.policy() && self.key == other.key
     }
 
     /// The limiter that is enforced.

@@ -104,22 +104,15 @@ impl<S: Store> Receipt<S> {
     {
         let actual = actual.try_into().map_err(Into::into)?;
         let mut decisions = Vec::with_capacity(self.taken.len());
+        let mut failure = None;
         for taken in self.taken {
-            decisions.push(taken.settle(actual).await?);
+            match taken.settle(actual).await {
+                Ok(decision) => decisions.push(decision),
+                // The others are settled all the same.
+                Err(error) => failure = failure.or(Some(error)),
+            }
         }
-        Ok(decisions)
-    }
-
-    /// Where the request is counted, of a receipt for one limiter: for servers that hand receipts out.
-    #[doc(hidden)] // For Tidegate's own server.
-    #[must_use]
-    pub fn into_claims(self) -> Option<(Claims, Cost)> {
-        let is_local = self.taken.iter().any(|taken| taken.locally.is_some());
-        let mut taken = self.taken.into_iter();
-        match (taken.next(), taken.next()) {
-            (Some(one), None) if !is_local => Some((one.claims, one.cost)),
-            _ => None,
-        }
+        failure.map_or(Ok(decisions), Err)
     }
 }
 

@@ -1,8 +1,9 @@
 //! A denied client costs nothing: who was denied until then is denied here until then.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
@@ -33,8 +34,7 @@ type Set = Mutex<[Option<Denied>; WAYS]>;
 
 #[derive(Clone, Copy)]
 struct Denied {
-    /// Tells the policies apart that share a cache.
-    mark: u64,
+    mark: Mark,
     fingerprint: u128,
     cost: Cost,
     decision: Decision,
@@ -42,6 +42,37 @@ struct Denied {
     until: Timestamp,
     /// From when on it would allow it for certain: counted from when it had answered.
     answered_at: Timestamp,
+}
+
+/// Tells the policies apart that share a cache.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    policy: u64,
+    /// The same for policies that may share counters: those of one namespace.
+    family: u64,
+}
+
+/// The caches of limiters that have the same settings, by namespace. Limiters of one namespace may share counters, so that
+/// what one of them admits or gives back ends what another one remembers.
+#[derive(Default)]
+pub(super) struct Caches(Mutex<HashMap<Arc<str>, Weak<DenyCache>>>);
+
+impl Caches {
+    /// The cache of a namespace; a new one for limits without a name, which share counters with no others.
+    pub(super) fn of_namespace(&self, namespace: &Arc<str>, keys: usize, clock: &Clock) -> Arc<DenyCache> {
+        let new = || Arc::new(DenyCache::new(keys, clock.clone()));
+        if namespace.is_empty() {
+            return new();
+        }
+        let mut caches = self.0.lock();
+        if let Some(cache) = caches.get(namespace).and_then(Weak::upgrade) {
+            return cache;
+        }
+        caches.retain(|_, cache| cache.strong_count() > 0);
+        let cache = new();
+        caches.insert(Arc::clone(namespace), Arc::downgrade(&cache));
+        cache
+    }
 }
 
 impl DenyCache {
@@ -62,9 +93,11 @@ impl DenyCache {
         high << 64 | low
     }
 
-    /// What tells a policy from others that share the cache.
-    pub(super) fn mark(&self, policy: &Policy, namespace: &str) -> u64 {
-        self.hashers[0].hash_one((namespace, policy.to_string()))
+    /// The mark of a policy in a namespace.
+    pub(super) fn mark(&self, policy: &Policy, namespace: &str) -> Mark {
+        let policy = self.hashers[0].hash_one((namespace, policy.to_string()));
+        let family = if namespace.is_empty() { policy } else { self.hashers[0].hash_one(namespace) };
+        Mark { policy, family }
     }
 
     fn set(sets: &[Set], fingerprint: u128) -> Option<&Set> {
@@ -73,7 +106,7 @@ impl DenyCache {
 
     /// The denial of this very request, if the store's still holds. Of another cost nothing is known: it may fit, or have
     /// to wait for longer.
-    pub(super) fn find(&self, mark: u64, key: Key<'_>, cost: Cost) -> Option<Decision> {
+    pub(super) fn find(&self, mark: Mark, key: Key<'_>, cost: Cost) -> Option<Decision> {
         let sets = self.sets.get()?;
         let fingerprint = self.fingerprint(key);
         let denied = {
@@ -86,9 +119,9 @@ impl DenyCache {
 
     /// Remembers a denial by the store of a request that was made at `asked_at`. An admission ends what was remembered: its
     /// figures are not true any more.
-    pub(super) fn learn(&self, mark: u64, key: Key<'_>, cost: Cost, asked_at: Timestamp, decision: &Decision) {
+    pub(super) fn learn(&self, mark: Mark, key: Key<'_>, cost: Cost, asked_at: Timestamp, decision: &Decision) {
         if decision.is_allowed() && cost > Cost::ZERO {
-            return self.forget_if(key, |denied| denied.mark == mark);
+            return self.forget_if(key, |denied| denied.mark.family == mark.family);
         }
         let is_remembered = decision.verdict == Verdict::Denied && decision.degraded.is_none() && self.set_count > 0;
         if !is_remembered || asked_at.as_nanos() < self.forgotten_at.load(Ordering::Acquire) {
@@ -133,7 +166,7 @@ impl DenyCache {
 }
 
 impl Denied {
-    fn is_of(&self, mark: u64, fingerprint: u128) -> bool {
+    fn is_of(&self, mark: Mark, fingerprint: u128) -> bool {
         self.mark == mark && self.fingerprint == fingerprint
     }
 
@@ -163,20 +196,25 @@ mod tests {
         let cache = DenyCache::new(16, clock.clone().into());
         let key = Key::new(b"k").unwrap();
         let (five, one) = (Cost::try_from(5).unwrap(), Cost::ONE);
-        let deny = || cache.learn(1, key, five, cache.now(), &decided(Verdict::Denied));
+        let [one_policy, other_tier, other_policy] =
+            [(1, 1), (2, 1), (3, 3)].map(|(policy, family)| Mark { policy, family });
+        let deny = || cache.learn(one_policy, key, five, cache.now(), &decided(Verdict::Denied));
         deny();
-        assert!(cache.find(1, key, five).is_some());
+        assert!(cache.find(one_policy, key, five).is_some());
         // Its figures are not true any more.
-        cache.learn(1, key, one, cache.now(), &decided(Verdict::Allowed));
-        assert!(cache.find(1, key, five).is_none());
-        deny();
-        cache.learn(2, key, one, cache.now(), &decided(Verdict::Allowed));
-        assert!(cache.find(1, key, five).is_some(), "an admission under another policy says nothing");
+        for mark in [one_policy, other_tier] {
+            cache.learn(mark, key, one, cache.now(), &decided(Verdict::Allowed));
+            assert!(cache.find(one_policy, key, five).is_none());
+            deny();
+        }
+        assert!(cache.find(other_tier, key, five).is_none(), "another tier may allow it");
+        cache.learn(other_policy, key, one, cache.now(), &decided(Verdict::Allowed));
+        assert!(cache.find(one_policy, key, five).is_some(), "an admission under another policy says nothing");
         cache.forget(key);
-        assert!(cache.find(1, key, five).is_none());
+        assert!(cache.find(one_policy, key, five).is_none());
         clock.advance(Duration::from_millis(1));
         deny();
         clock.advance(Duration::from_millis(500));
-        assert!(cache.find(1, key, five).is_none(), "not for longer than it was denied");
+        assert!(cache.find(one_policy, key, five).is_none(), "not for longer than it was denied");
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::counters::{Counters, Tally};
-use super::deny_cache::DenyCache;
+use super::deny_cache::{Caches, DenyCache, Mark};
 use super::failure::{FailurePolicy, Local, StandIn};
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
@@ -22,7 +22,9 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
     /// Shared by all limiters that these settings are of.
     local: Arc<Local>,
-    /// The same, where there may be many limiters and few keys of each.
+    /// What was denied, by namespace.
+    caches: Arc<Caches>,
+    /// The same for all limiters, where there may be many and few keys of each.
     denied: Option<Arc<DenyCache>>,
 }
 
@@ -43,6 +45,7 @@ impl Default for Settings {
             deny_cache: DENY_CACHE,
             clock: Clock::system(),
             local: Arc::default(),
+            caches: Arc::default(),
             denied: None,
         }
     }
@@ -52,17 +55,17 @@ pub(super) struct Guard {
     settings: Settings,
     denied: Arc<DenyCache>,
     /// What this policy's denials are known by.
-    mark: u64,
+    mark: Mark,
     stand_in: StandIn,
     tally: Arc<Tally>,
 }
 
 impl Guard {
     pub(super) fn new(settings: Settings, policy: &Policy, namespace: &Arc<str>, tally: Arc<Tally>) -> Self {
-        let own = || Arc::new(DenyCache::new(settings.deny_cache, settings.clock.clone()));
+        let own = || settings.caches.of_namespace(namespace, settings.deny_cache, &settings.clock);
         let denied = settings.denied.clone().unwrap_or_else(own);
         Self {
-            mark: if settings.denied.is_some() { denied.mark(policy, namespace) } else { 0 },
+            mark: denied.mark(policy, namespace),
             denied,
             stand_in: StandIn::new(settings.failure, policy, namespace, &settings.local, settings.clock.clone()),
             settings,
@@ -94,7 +97,7 @@ impl Guard {
     pub(super) async fn check<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>, cost: Cost) -> Decision {
         let asked_at = self.denied.now();
         let answer = store.check(plan, key, cost).await;
-        self.take(key, cost, asked_at, answer)
+        self.take_or_stand_in(key, cost, asked_at, answer)
     }
 
     pub(super) async fn check_many<S: Store>(
@@ -109,7 +112,7 @@ impl Guard {
         let asked_at = self.denied.now();
         let answers = if asked.is_empty() { Vec::new() } else { store.check_many(plan, &asked).await };
         let mut answers =
-            asked.iter().zip(answers).map(|((key, cost), answer)| self.take(*key, *cost, asked_at, answer));
+            asked.iter().zip(answers).map(|((key, cost), answer)| self.take_or_stand_in(*key, *cost, asked_at, answer));
         known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect()
     }
 
@@ -159,20 +162,25 @@ impl Guard {
     }
 
     /// Counts what the store answered, and remembers it; answers in its place if it could not.
-    pub(super) fn take(
+    fn take_or_stand_in(
         &self,
         key: Key<'_>,
         cost: Cost,
         asked_at: Timestamp,
         answer: Result<Decision, StoreError>,
     ) -> Decision {
-        let decision = match answer {
-            Ok(decision) => {
-                self.denied.learn(self.mark, key, cost, asked_at, &decision);
-                decision
-            }
-            Err(error) => return self.stand_in(key, cost, &error),
-        };
+        match answer {
+            Ok(decision) => self.take(key, Some(cost), asked_at, decision),
+            Err(error) => self.stand_in(key, cost, &error),
+        }
+    }
+
+    /// Counts what the store answered, and remembers it if the cost that it is about is known.
+    pub(super) fn take(&self, key: Key<'_>, cost: Option<Cost>, asked_at: Timestamp, decision: Decision) -> Decision {
+        match cost {
+            Some(cost) => self.denied.learn(self.mark, key, cost, asked_at, &decision),
+            None => self.denied.forget(key),
+        }
         self.tally.check(&decision);
         decision
     }

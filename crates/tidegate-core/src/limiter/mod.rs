@@ -93,6 +93,12 @@ pub enum CheckError {
         /// The number of policies.
         count: usize,
     },
+    /// One request names a key of a policy with shared tiers in two of them.
+    #[error("policy {policy:?} is named twice for one key, in two tiers that share their counts: expected one tier")]
+    TwoTiers {
+        /// The name of the policy.
+        policy: String,
+    },
     /// `.wait()` on a thread that must not.
     #[error(transparent)]
     Blocking(#[from] BlockingError),

@@ -27,7 +27,8 @@ pub(crate) async fn check_together<S: Store>(
 ) -> Result<Answers, StoreError> {
     let Some(first) = asked.first() else { return Ok(Answers::new()) };
     // A denial of one hides how long others deny: only where all are known is there nothing to ask.
-    let known: Option<SmallVec<[Decision; 1]>> = asked.iter().map(Asked::known).collect();
+    let known: Option<SmallVec<[Decision; 1]>> =
+        asked.iter().map(|one| if one.is_repeated_in(asked) { None } else { one.known() }).collect();
     if let Some(known) = known {
         return Ok(known.into_iter().map(|decision| Some((decision, Claims::new()))).collect());
     }
@@ -51,7 +52,9 @@ pub(crate) async fn check_together<S: Store>(
                 let decision = match (&one.limiter.shared.guard, asked_at) {
                     // A key that would have allowed what another denied was not taken from and is not counted.
                     (Some(guard), Some(at)) if decision.is_denied() || !is_denied => {
-                        guard.take(one.key, one.cost, at, Ok(decision))
+                        // A repeated one was denied for the summed cost, which says nothing of its own.
+                        let cost = if one.is_repeated_in(asked) { None } else { Some(one.cost) };
+                        guard.take(one.key, cost, at, decision)
                     }
                     _ => decision,
                 };
@@ -81,6 +84,13 @@ impl<S: Store> Asked<'_, S> {
     /// The answer, if the store need not be asked.
     fn known(&self) -> Option<Decision> {
         self.limiter.shared.guard.as_ref()?.known(self.key, self.cost)
+    }
+
+    /// Returns true if the same policy and key are named again: they count as one request of the summed cost.
+    fn is_repeated_in(&self, asked: &[Self]) -> bool {
+        let is_same =
+            |other: &&Self| other.key == self.key && other.limiter.shared.namespace == self.limiter.shared.namespace;
+        asked.iter().filter(is_same).nth(1).is_some()
     }
 
     fn give_back_locally(&self, answer: &mut Option<Admission>, reason: Degraded) {

@@ -1,11 +1,16 @@
 //! Records that do not fit a slot: logs, and the states of several limits.
 //!
-//! The bytes of all records are counted, in all and by group, so that the table can keep them within a budget.
+//! Records are kept by group, and their bytes are counted by group, so that the table can keep them within a budget in
+//! which each group has its share. A record is only found by the fingerprint that it was stored for.
 
+use std::sync::OnceLock;
+
+use arrayvec::ArrayVec;
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use slab::Slab;
 
 use super::fingerprint::{Fingerprint, Group};
+use super::groups::GROUPS;
 use crate::record::Record;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -15,13 +20,17 @@ const SHARDS: usize = 16;
 /// The bytes of a record beside those that it counts itself: its place in a shard.
 const OVERHEAD: usize = size_of::<Kept>() + size_of::<usize>();
 
-/// Records by number. A record belongs to one slot and is used under the lock of that slot's line: its number is valid for
-/// as long as the entry is there.
+/// Records by group and number. A record belongs to one slot and is used under the lock of that slot's line.
 pub(super) struct Arena {
-    shards: [Mutex<Shard>; SHARDS],
+    groups: Box<[OnceLock<Box<Records>>]>,
     records: AtomicU64,
     bytes: AtomicU64,
-    group_bytes: Box<[AtomicU64]>,
+}
+
+/// The records of one group.
+struct Records {
+    shards: [Mutex<Shard>; SHARDS],
+    bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -35,18 +44,17 @@ struct Shard {
 const PLACES_LOOKED_AT: usize = 1_024;
 
 /// A record, and the entry that it belongs to.
-pub(super) struct Kept {
-    pub(super) record: Record,
+struct Kept {
+    record: Record,
     fingerprint: Fingerprint,
 }
 
 impl Arena {
     pub(super) fn new() -> Self {
         Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
+            groups: (0..GROUPS).map(|_| OnceLock::new()).collect(),
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            group_bytes: (0..256).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
@@ -62,26 +70,34 @@ impl Arena {
 
     /// The bytes of the records of one group.
     pub(super) fn bytes_of(&self, group: Group) -> u64 {
-        self.group_bytes[usize::from(group.0)].load(Ordering::Relaxed)
+        self.records_of(group).map_or(0, |records| records.bytes.load(Ordering::Relaxed))
     }
 
-    /// Stores a record and returns its number.
+    /// The group whose records take the most bytes.
+    pub(super) fn largest_group(&self) -> Group {
+        (0..=u8::MAX).map(Group).max_by_key(|group| self.bytes_of(*group)).unwrap_or(Group(0))
+    }
+
+    /// Stores a record and returns its number, which is not 0.
     pub(super) fn insert(&self, record: Record, fingerprint: Fingerprint) -> u64 {
+        let group = fingerprint.group();
+        let records = self.groups[usize::from(group.0)].get_or_init(Box::default);
         let number = fingerprint.low as usize % SHARDS;
-        self.count(fingerprint.group(), 0, size(&record));
+        self.count(records, 0, size(&record));
         self.records.fetch_add(1, Ordering::Relaxed);
-        let mut shard = self.shards[number].lock();
+        let mut shard = records.shards[number].lock();
         let at = shard.records.insert(Kept { record, fingerprint });
         shard.end = shard.end.max(at + 1);
-        (at * SHARDS + number) as u64
+        (at * SHARDS + number) as u64 + 1
     }
 
     /// Deletes a record.
-    pub(super) fn remove(&self, number: u64) {
-        let (shard, at) = place(number);
-        let mut shard = self.shards[shard].lock();
-        if let Some(kept) = shard.records.try_remove(at) {
-            self.count(kept.fingerprint.group(), size(&kept.record), 0);
+    pub(super) fn remove(&self, number: u64, fingerprint: Fingerprint) {
+        let (Some(records), (shard, at)) = (self.records_of(fingerprint.group()), place(number)) else { return };
+        let mut shard = records.shards[shard].lock();
+        if shard.records.get(at).is_some_and(|kept| kept.fingerprint == fingerprint) {
+            let kept = shard.records.remove(at);
+            self.count(records, size(&kept.record), 0);
             self.records.fetch_sub(1, Ordering::Relaxed);
         }
         // A crowd that has gone leaves nothing behind.
@@ -90,26 +106,34 @@ impl Arena {
         }
     }
 
-    /// Returns the record of a number.
-    pub(super) fn get(&self, number: u64) -> MappedMutexGuard<'_, Record> {
-        let (shard, at) = place(number);
-        MutexGuard::map(self.shards[shard].lock(), |shard| &mut shard.records[at].record)
+    /// Returns the record of a number, if it belongs to `fingerprint`.
+    pub(super) fn get(&self, number: u64, fingerprint: Fingerprint) -> Option<MappedMutexGuard<'_, Record>> {
+        let (records, (shard, at)) = (self.records_of(fingerprint.group())?, place(number));
+        let own = |shard: &mut Shard| shard.records.get(at).is_some_and(|kept| kept.fingerprint == fingerprint);
+        let mut shard = records.shards[shard].lock();
+        own(&mut shard).then(|| MutexGuard::map(shard, |shard| &mut shard.records[at].record))
     }
 
-    /// Runs `work` on the record of a number, and counts what it changes in size.
-    pub(super) fn with<T>(&self, number: u64, group: Group, work: impl FnOnce(&mut Record) -> T) -> T {
-        let mut record = self.get(number);
+    /// Runs `work` on the record of a number, and counts what it changes in size. `None` if there is no such record.
+    pub(super) fn with<T>(
+        &self,
+        number: u64,
+        fingerprint: Fingerprint,
+        work: impl FnOnce(&mut Record) -> T,
+    ) -> Option<T> {
+        let mut record = self.get(number, fingerprint)?;
         let before = size(&record);
         let result = work(&mut record);
-        self.count(group, before, size(&record));
-        result
+        self.count(self.records_of(fingerprint.group())?, before, size(&record));
+        Some(result)
     }
 
-    /// The entries of up to `N` records from a place on that `spread` chooses.
-    pub(super) fn sample<const N: usize>(&self, spread: u64) -> arrayvec::ArrayVec<Fingerprint, N> {
-        let mut found = arrayvec::ArrayVec::new();
+    /// The entries of up to `N` records of a group, from a place on that `spread` chooses.
+    pub(super) fn sample<const N: usize>(&self, group: Group, spread: u64) -> ArrayVec<Fingerprint, N> {
+        let mut found = ArrayVec::new();
+        let Some(records) = self.records_of(group) else { return found };
         for shard in 0..SHARDS {
-            let shard = self.shards[(spread as usize + shard) % SHARDS].lock();
+            let shard = records.shards[(spread as usize).wrapping_add(shard) % SHARDS].lock();
             let start = ((u128::from(spread) * shard.end as u128) >> 64) as usize;
             let places = (start..shard.end).chain(0..start).take(PLACES_LOOKED_AT);
             let kept = places.filter_map(|at| Some(shard.records.get(at)?.fingerprint));
@@ -121,12 +145,22 @@ impl Arena {
         found
     }
 
-    fn count(&self, group: Group, before: usize, after: usize) {
+    fn records_of(&self, group: Group) -> Option<&Records> {
+        self.groups[usize::from(group.0)].get().map(|records| &**records)
+    }
+
+    fn count(&self, records: &Records, before: usize, after: usize) {
         if before != after {
             let change = (after as u64).wrapping_sub(before as u64);
             self.bytes.fetch_add(change, Ordering::Relaxed);
-            self.group_bytes[usize::from(group.0)].fetch_add(change, Ordering::Relaxed);
+            records.bytes.fetch_add(change, Ordering::Relaxed);
         }
+    }
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| Mutex::default()), bytes: AtomicU64::new(0) }
     }
 }
 
@@ -135,5 +169,6 @@ fn size(record: &Record) -> usize {
 }
 
 fn place(number: u64) -> (usize, usize) {
-    (number as usize % SHARDS, number as usize / SHARDS)
+    let number = (number as usize).wrapping_sub(1);
+    (number % SHARDS, number / SHARDS)
 }

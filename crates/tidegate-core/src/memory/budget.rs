@@ -1,7 +1,11 @@
 //! The byte budget for records: logs and policies of several limits, which do not fit the table.
+//!
+//! Each group has an equal share of the budget. Records of a group that has less than its share are not evicted.
+
+use smallvec::SmallVec;
 
 use super::evict::{RECORD_CLASSES, Rank, rank};
-use super::fingerprint::Fingerprint;
+use super::fingerprint::{Fingerprint, Group};
 use super::line::Kind;
 use super::probe::Probe;
 use super::table::Table;
@@ -16,16 +20,14 @@ const MOST_EVICTED: u32 = 32;
 const MOST_SWEPT: u64 = 32;
 
 impl Table {
-    /// Evicts records while they take more bytes than the budget allows. The entry of `own`, which was just written, stays:
+    /// Evicts records while they take more bytes than the budget allows. The entries of `own`, which were just written, stay:
     /// otherwise a client could free itself by a log that exceeds the budget.
     #[cold]
-    pub(super) fn trim_records(&self, own: Fingerprint, now: u64) {
+    pub(super) fn trim_records(&self, own: &[Fingerprint], now: u64) {
         for again in 0..MOST_EVICTED {
-            if self.arena.bytes() <= self.max_record_bytes {
+            if self.arena.bytes() <= self.max_record_bytes || !self.evict_record(own, again, now) {
                 break;
             }
-            let Some(victim) = self.least_record(own, again, now) else { break };
-            self.evict_record(victim, now);
         }
         // Records grow older as fast as they are replaced, which may be faster than the table is.
         let swept = (3 * self.lines.len() as u64).div_ceil(self.arena.len().max(1)).min(MOST_SWEPT);
@@ -34,16 +36,36 @@ impl Table {
         }
     }
 
-    /// The record of a few samples that is evicted first.
-    fn least_record(&self, own: Fingerprint, again: u32, now: u64) -> Option<Fingerprint> {
+    /// Evicts one record, if any may be evicted.
+    fn evict_record(&self, own: &[Fingerprint], again: u32, now: u64) -> bool {
+        let groups = self.groups_to_trim(own);
+        let victim = groups.into_iter().find_map(|group| self.least_record(group, own, again, now));
+        if let Some(fingerprint) = victim {
+            self.drop_record(fingerprint, now);
+        }
+        victim.is_some()
+    }
+
+    /// The groups to evict from: those of the request's own that have more than their share, then the one that has most.
+    fn groups_to_trim(&self, own: &[Fingerprint]) -> SmallVec<[Group; 2]> {
+        let newcomer = own.first().map_or(Group(0), |own| own.group());
+        let share = self.groups.share(self.max_record_bytes, newcomer);
+        let groups = own.iter().map(|own| own.group()).chain([self.arena.largest_group()]);
+        groups.filter(|group| self.arena.bytes_of(*group) > share).collect()
+    }
+
+    /// The record of a few samples of a group that is evicted first.
+    fn least_record(&self, group: Group, own: &[Fingerprint], again: u32, now: u64) -> Option<Fingerprint> {
+        let spread = own.first().map_or((0, 0), |own| (own.high, own.low));
         let mut least: Option<(Rank, Fingerprint)> = None;
         for sample in 0..SAMPLES {
             if least.is_some_and(|(rank, _)| rank.is_cheap()) {
                 break;
             }
-            let spread = own.high.rotate_left(7 * (again * SAMPLES + sample)) ^ own.low;
-            for other in self.arena.sample::<SAMPLE>(spread).into_iter().filter(|other| *other != own) {
-                if let Some(rank) = self.record_rank(other, own, now)
+            let spread = spread.0.rotate_left(7 * (again * SAMPLES + sample)) ^ spread.1;
+            let others = self.arena.sample::<SAMPLE>(group, spread).into_iter().filter(|other| !own.contains(other));
+            for other in others {
+                if let Some(rank) = self.record_rank(other, now)
                     && least.is_none_or(|(least, _)| rank < least)
                 {
                     least = Some((rank, other));
@@ -54,19 +76,15 @@ impl Table {
     }
 
     /// Ranks the record of `fingerprint`, if it still has one.
-    fn record_rank(&self, fingerprint: Fingerprint, own: Fingerprint, now: u64) -> Option<Rank> {
-        let (group, own) = (fingerprint.group(), own.group());
-        let share = self.groups.share(self.max_record_bytes, own);
-        let is_own_above = self.arena.bytes_of(own) >= share;
-        let may_go = if is_own_above { group == own } else { self.arena.bytes_of(group) > share };
+    fn record_rank(&self, fingerprint: Fingerprint, now: u64) -> Option<Rank> {
         let home = self.home(fingerprint);
         let mut probe = Probe::new(self, home, self.lines[home].lock());
         let (line, at) = probe.find(fingerprint)?;
         let slot = line.slot(at);
-        (slot.kind == Kind::Record).then(|| rank(line, at, slot, &RECORD_CLASSES, now, !may_go))
+        (slot.kind == Kind::Record).then(|| rank(line, at, slot, &RECORD_CLASSES, now, false))
     }
 
-    fn evict_record(&self, fingerprint: Fingerprint, now: u64) {
+    fn drop_record(&self, fingerprint: Fingerprint, now: u64) {
         let home = self.home(fingerprint);
         let mut probe = Probe::new(self, home, self.lines[home].lock());
         if let Some((line, at)) = probe.find(fingerprint)

@@ -7,7 +7,7 @@ use super::fingerprint::Group;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Groups there can be: the number is one byte.
-const GROUPS: usize = 256;
+pub(super) const GROUPS: usize = 256;
 
 pub(super) struct Groups {
     /// The names of policies; the group of a name is its place here plus 1. Group 0 is that of limits without a name.

@@ -7,7 +7,7 @@ use super::line::{Kind, Slot};
 use super::packed::Packed;
 use super::plan::CounterPlan;
 use super::table::{Change, Job, Use, Work};
-use crate::algorithm::{Algorithm, Claims, Step, StepState, Written, decide, is_ahead, refund};
+use crate::algorithm::{Algorithm, Claims, Step, StepState, Written, decide, is_ahead, probe, refund};
 use crate::decision::{Decision, Verdict};
 use crate::policy::Policy;
 use crate::record::{Record, Settlement, claims};
@@ -26,11 +26,17 @@ impl<A: Packed, O: Operation> Work for InSlot<A, O> {
 
     #[inline(always)]
     fn run(job: &Job<'_, A, O::Input>, slot: Option<Slot>) -> (Decision, Change) {
-        let mut state = slot.map_or_else(A::State::default, |slot| job.step.unpack(slot));
+        // A slot of another kind is as good as none. Only a forged snapshot has one.
+        let own = slot.filter(|slot| slot.kind == A::KIND);
+        let mut state = own.map_or_else(A::State::default, |slot| job.step.unpack(slot));
         let (steps, states) = (std::slice::from_ref(job.step), std::slice::from_mut(&mut state));
         let Ran { decision, written, .. } = run_now::<A, _, O>(job, steps, states);
         let write = is_worth_writing(&decision, written, slot).then(|| job.step.pack(&state));
-        (decision, Change { write, is_other_kind: false, use_: O::use_of(job.input, &decision) })
+        let other = slot.filter(|slot| slot.kind != A::KIND && write.is_some());
+        if let Some(Slot { kind: Kind::Record, amount: number, .. }) = other {
+            job.table.arena.remove(number, job.fingerprint);
+        }
+        (decision, Change { write, is_other_kind: other.is_some(), use_: O::use_of(job.input, &decision) })
     }
 }
 
@@ -58,19 +64,25 @@ impl<O: Operation> Work for InRecord<O> {
 
     fn run(job: &Job<'_, Policy, O::Input>, slot: Option<Slot>) -> (Decision, Change) {
         let (arena, policy) = (&job.table.arena, job.step);
-        let run = |record: &mut Record| {
+        let run = &|record: &mut Record| {
             let ran = record.with_states(policy, job.now, |steps, states| run_now::<_, _, O>(job, steps, states));
             let expires_at = ran.now.saturating_add(ran.decision.reset_after).max(record.others_free_at());
             (ran, expires_at)
         };
-        let (ran, time, write) = match slot {
+        let kept = match slot {
             Some(Slot { kind: Kind::Record, amount: number, .. }) => {
-                let (ran, time) = arena.with(number, job.fingerprint.group(), run);
+                arena.with(number, job.fingerprint, run).map(|(ran, time)| (number, ran, time))
+            }
+            _ => None,
+        };
+        let (ran, time, write) = match kept {
+            Some((number, ran, time)) => {
                 let is_written = ran.written == Written::States;
                 (ran, time, is_written.then_some(number))
             }
-            _ => {
-                let state = slot.map(|slot| unpacked(policy.steps(), slot));
+            None => {
+                let other = slot.filter(|slot| slot.kind != Kind::Record);
+                let state = other.map(|slot| unpacked(policy.steps(), slot));
                 let mut record = state.map_or_else(Record::default, Record::of);
                 let (ran, time) = run(&mut record);
                 let is_worth = slot.is_some() || is_worth_writing(&ran.decision, ran.written, slot);
@@ -176,7 +188,7 @@ impl<'a> Operation for Admitting<'a> {
     }
 }
 
-/// Decides as a check would, and takes nothing.
+/// Decides as a check would, and takes nothing. Of a request that would be allowed, the figures are those of a look.
 pub(super) struct Probing;
 
 impl Operation for Probing {
@@ -189,13 +201,7 @@ impl Operation for Probing {
     }
 
     fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
-        let (decision, written) = decide(steps, states, now, cost);
-        if decision.is_denied() {
-            return (decision, written);
-        }
-        // Given back at the instant at which it was taken: as if it had not been.
-        refund(steps, states, now, cost);
-        (decision, Written::Nothing)
+        probe(steps, states, now, cost)
     }
 }
 

@@ -12,6 +12,8 @@ use crate::clock::Timestamp;
 
 /// The most receipts at a time: some 16 MB. Beyond that the oldest is dropped, and what its request took stays taken.
 const MOST: usize = 65_536;
+/// Receipts that were taken and are still in order, beside as many as there are open ones.
+const SLACK: usize = 1_024;
 
 #[derive(Default)]
 pub(super) struct Receipts(Mutex<Open>);
@@ -19,7 +21,7 @@ pub(super) struct Receipts(Mutex<Open>);
 #[derive(Default)]
 struct Open {
     by_id: HashMap<Id, Kept>,
-    /// Oldest first. Receipts that were taken are still here until their turn comes.
+    /// Oldest first. Receipts that were taken are still here until their turn comes or they are the most of it.
     order: VecDeque<Id>,
 }
 
@@ -53,9 +55,12 @@ impl Receipts {
 impl Open {
     /// Drops from the oldest on what was taken or has expired, and one more if there are too many.
     fn drop_old(&mut self, now: Timestamp) {
+        if self.order.len() > 2 * self.by_id.len() + SLACK {
+            self.order.retain(|id| self.by_id.contains_key(id));
+        }
         while let Some(oldest) = self.order.front() {
             let is_over = self.by_id.get(oldest).is_none_or(|kept| kept.until <= now);
-            if !is_over && self.order.len() < MOST {
+            if !is_over && self.by_id.len() < MOST {
                 return;
             }
             if let Some(oldest) = self.order.pop_front() {

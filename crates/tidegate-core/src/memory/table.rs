@@ -284,7 +284,7 @@ impl Table {
             self.sweep(now);
         }
         if self.arena.bytes() > self.max_record_bytes {
-            self.trim_records(fingerprint, now);
+            self.trim_records(&[fingerprint], now);
         }
         decision
     }
@@ -299,8 +299,8 @@ impl Table {
     /// Looks after the table once a request on several keys is done.
     pub(super) fn after_together(&self, fingerprints: &[Fingerprint], now: u64) {
         self.sweep_for_new_key(now);
-        if let Some(own) = fingerprints.first().filter(|_| self.arena.bytes() > self.max_record_bytes) {
-            self.trim_records(*own, now);
+        if self.arena.bytes() > self.max_record_bytes {
+            self.trim_records(fingerprints, now);
         }
     }
 
@@ -332,7 +332,7 @@ impl Table {
             None => self.insert(probe, fingerprint, slot, denials, now),
         }
         if self.arena.bytes() > self.max_record_bytes {
-            self.trim_records(fingerprint, now);
+            self.trim_records(&[fingerprint], now);
         }
     }
 
@@ -340,17 +340,23 @@ impl Table {
     pub(super) fn entries(&self, line: usize) -> ArrayVec<Entry, SLOTS> {
         let Some(line) = self.lines.get(line) else { return ArrayVec::new() };
         let line = line.lock();
-        let entry = |(at, slot): (usize, Slot)| Entry {
-            fingerprint: line.fingerprint(at),
-            slot,
-            record: (slot.kind == Kind::Record).then(|| self.arena.get(slot.amount).clone()),
-            denials: line.denials(at),
+        let entry = |(at, slot): (usize, Slot)| {
+            let fingerprint = line.fingerprint(at);
+            let record = match slot.kind {
+                Kind::Record => Some(self.arena.get(slot.amount, fingerprint)?.clone()),
+                _ => None,
+            };
+            Some(Entry { fingerprint, slot, record, denials: line.denials(at) })
         };
-        line.slots().map(entry).collect()
+        line.slots().filter_map(entry).collect()
     }
 
     fn insert<'a>(&'a self, mut probe: Probe<'a>, fingerprint: Fingerprint, slot: Slot, denials: u8, now: u64) {
         let newcomer = Newcomer { fingerprint, spared: &[], now };
+        if self.counts.keys.load(Ordering::Relaxed) > self.max_keys {
+            // A request on more keys than there is room for left some too many.
+            self.drop_near(&mut probe.lines, newcomer);
+        }
         if !self.try_reserve(fingerprint) {
             let near = if self.homes == 1 { SMALL } else { NEAR };
             while probe.lines.len() < near && probe.lock_next() {}
@@ -398,7 +404,7 @@ impl Table {
     pub(super) fn release(&self, line: &mut Guard<'_>, at: usize) {
         let slot = line.slot(at);
         if slot.kind == Kind::Record {
-            self.arena.remove(slot.amount);
+            self.arena.remove(slot.amount, line.fingerprint(at));
         }
         line.clear(at);
     }

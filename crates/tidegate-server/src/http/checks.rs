@@ -278,9 +278,10 @@ fn problem(error: CheckError) -> Problem {
             Problem::not_found(format!("{error}; `limits` such as \"100/minute\" in place of `policy` need none"))
         }
         CheckError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-        CheckError::EmptyKey(_) | CheckError::Cost(_) | CheckError::TooManyPolicies { .. } => {
-            Problem::bad(error.to_string())
-        }
+        CheckError::EmptyKey(_)
+        | CheckError::Cost(_)
+        | CheckError::TooManyPolicies { .. }
+        | CheckError::TwoTiers { .. } => Problem::bad(error.to_string()),
         other => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string()),
     }
 }

@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         let count = self.byte()?;
         let mut names: Vec<Box<str>> = Vec::new();
         for _ in 0..count {
-            let length = usize::from(self.byte()?);
+            let length = usize::try_from(self.number()?).unwrap_or(usize::MAX);
             let (name, rest) = self.0.split_at_checked(length).ok_or(RestoreError::Damaged("it ends too early"))?;
             self.0 = rest;
             let name = std::str::from_utf8(name).map_err(|_| RestoreError::Damaged("a name is not text"))?;

@@ -30,11 +30,11 @@ impl<W: Write> Summed<W> {
         self.write_all(&number.to_le_bytes())
     }
 
-    /// At most 255 names of at most 64 bytes.
+    /// At most 255 names.
     pub(super) fn names(&mut self, names: &[Box<str>]) -> io::Result<()> {
         self.write_all(&[names.len() as u8])?;
         for name in names {
-            self.write_all(&[name.len() as u8])?;
+            self.number(name.len() as u64)?;
             self.write_all(name.as_bytes())?;
         }
         Ok(())

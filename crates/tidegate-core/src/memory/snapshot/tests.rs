@@ -208,3 +208,40 @@ fn b2_a_snapshot_is_restored_within_the_budget() {
     small.table.assert_sound();
     assert!(small.stats().record_bytes <= 40_000 && small.stats().keys > 50, "{:?}", small.stats());
 }
+
+/// The entry of a bucket says that it is a record: neither a check nor the next snapshot fails over it.
+#[test]
+fn b7_an_entry_of_another_kind_is_as_good_as_none() {
+    let clock = start();
+    let (bucket, log): (Policy, Policy) = ("7/hour".parse().unwrap(), "sliding_window_log 5/hour".parse().unwrap());
+    let key = |text: &'static str| Key::new(text.as_bytes()).unwrap();
+    let store = builder(&clock).build().unwrap();
+    store.check(&store.plan(&bucket, ""), key("bucket"), Cost::ONE);
+    let good = written(&store);
+    let header_end = good.len() - CHECKSUM_BYTES - 9 - 34;
+    let mut entry = good[header_end..header_end + 26].to_vec();
+    entry[0] = 3; // A record…
+    entry.extend(0_u64.to_le_bytes()); // …without states.
+    let content = [&good[..header_end], &entry, &[END], &1_u64.to_le_bytes()].concat();
+    let store = builder(&clock).restore(&forged(&content)).unwrap();
+    let (bucket, log) = (store.plan(&bucket, ""), store.plan(&log, ""));
+    store.check(&log, key("log"), Cost::ONE);
+    for thousandths in [1_500, 1_000] {
+        assert!(store.check(&bucket, key("bucket"), Cost::from_thousandths(thousandths).unwrap()).is_allowed());
+        assert!(!written(&store).is_empty());
+    }
+    store.reset(&bucket, key("bucket"));
+    assert_eq!(store.check(&log, key("log"), Cost::ONE).remaining(), 3);
+    assert_eq!(store.stats().keys, 1);
+}
+
+#[test]
+fn a_policy_name_of_any_length_is_written_and_read() {
+    let clock = start();
+    let store = builder(&clock).build().unwrap();
+    let policy: Policy = "5/minute".parse().unwrap();
+    let (name, key) = ("n".repeat(300), Key::new(b"k").unwrap());
+    store.check(&store.plan(&policy, &name), key, Cost::ONE);
+    let store = builder(&clock).restore(&written(&store)).unwrap();
+    assert_eq!(store.check(&store.plan(&policy, &name), key, Cost::ZERO).remaining(), 4);
+}
