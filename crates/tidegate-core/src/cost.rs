@@ -75,6 +75,14 @@ impl Cost {
         }
     }
 
+    /// The sum of both. Above [`Cost::MAX`] it is a cost that fits no limit.
+    #[doc(hidden)] // For Tidegate's own stores.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        let sum = self.0 + other.0;
+        if sum > Self::MAX.0 { Self(Self::MAX.0 + 1) } else { Self(sum) }
+    }
+
     fn from_units(units: u64) -> Result<Self, CostError> {
         units.checked_mul(THOUSANDTHS).ok_or(CostError::TooLarge).and_then(Self::from_thousandths)
     }

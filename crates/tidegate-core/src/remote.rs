@@ -143,8 +143,8 @@ pub fn stored_limits(policy: &Policy) -> impl Iterator<Item = &Limit> {
         .filter_map(move |index| policy.limits().get(order.map_or(index, |order| usize::from(order[index]))))
 }
 
-/// Where a bucket, by its number in stored order, was free again: in microseconds and parts of `denominator`, the rate's own
-/// in microseconds.
+/// Where a limit, by its number in stored order, counted a request. Of a bucket: in microseconds and parts of `denominator`,
+/// the rate's own in microseconds.
 #[must_use]
 pub fn claim_in_micros(policy: &Policy, claims: &[Claim], limit: usize, denominator: u64) -> (u64, u64) {
     let index = policy.stored_order().map_or(limit, |order| order.get(limit).copied().map_or(limit, usize::from));
@@ -152,11 +152,19 @@ pub fn claim_in_micros(policy: &Policy, claims: &[Claim], limit: usize, denomina
     let own = match policy.steps().get(index) {
         Some(Step::WholeBucket(bucket)) => bucket.denominator(),
         Some(Step::Bucket(bucket)) => bucket.denominator(),
-        _ => 1,
+        _ => return (claim.time / TICK, claim.part),
     };
     let parts = u128::from(claim.time % TICK) * u128::from(own) + u128::from(claim.part);
     let part = parts * u128::from(denominator) / (u128::from(own) * u128::from(TICK));
     (claim.time / TICK, u64::try_from(part).unwrap_or(0))
+}
+
+/// Sets the claim on a limit, by its number in stored order, to a time in microseconds and an amount.
+pub fn set_claim(policy: &Policy, claims: &mut [Claim], limit: usize, (micros, amount): (u64, u64)) {
+    let index = policy.stored_order().map_or(limit, |order| order.get(limit).copied().map_or(limit, usize::from));
+    if let Some(claim) = claims.get_mut(index) {
+        *claim = Claim { time: micros.saturating_mul(TICK), part: amount };
+    }
 }
 
 /// Decides as [`Policy::decide`], for a store that counts in microseconds.

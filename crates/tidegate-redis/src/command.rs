@@ -7,6 +7,7 @@ use tidegate_core::{Claims, Cost, Key, ManualClock};
 
 use crate::plan::RedisPlan;
 use crate::script::{Load, Script, Task};
+use crate::settings::MAX_BATCH;
 
 /// An operation on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,14 @@ impl Ask {
         self.name.extend_from_slice(b":r:");
         self.name.extend_from_slice(id.as_bytes());
         self
+    }
+
+    /// The work for Redis, a check of one limit being 1. A settlement may rewrite a part of a log, and travels alone.
+    pub(crate) fn weight(&self) -> usize {
+        match self.act {
+            Act::Settle(_) if self.plan.log_count() > 0 => MAX_BATCH,
+            _ => self.plan.weight(),
+        }
     }
 
     /// Whether one script call can do both.

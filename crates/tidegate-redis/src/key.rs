@@ -42,7 +42,7 @@ pub(crate) fn name(stem: &[u8], key: Key<'_>) -> Vec<u8> {
 /// Redis Cluster's slot of a name that was made here: of what is between its braces.
 pub(crate) fn slot(name: &[u8]) -> u16 {
     let tag = name.iter().position(|byte| *byte == b'{').and_then(|open| name.get(open + 1..)).unwrap_or(name);
-    let tag = tag.strip_suffix(b"}").unwrap_or(tag);
+    let tag = tag.iter().position(|byte| *byte == b'}').and_then(|close| tag.get(..close)).unwrap_or(tag);
     crc16::State::<crc16::XMODEM>::calculate(tag) % 16_384
 }
 
@@ -102,5 +102,6 @@ mod tests {
         // As `redis-cli cluster keyslot` says.
         assert_eq!(slot(b"tg:tb/1s:{user:42}"), crc16::State::<crc16::XMODEM>::calculate(b"user:42") % 16_384);
         assert_eq!(slot(b"{123456789}"), 12_739);
+        assert_eq!(slot(b"tg::tb/1/1s:{123456789}:r:id"), 12_739, "receipts are beside their key");
     }
 }

@@ -15,7 +15,7 @@ use crate::rate::{Refill, period_us};
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) decision: Decision,
-    /// The claims of an admitted request.
+    /// The claims of an admitted request; of a settlement, those that are still to be settled.
     pub(crate) claims: Claims,
     /// The bytes that were stored under the name of an ask to take them.
     pub(crate) bytes: Option<Vec<u8>>,
@@ -119,13 +119,13 @@ impl<'a> Explained<'a> {
         if ask.act != Act::Check {
             cost = Cost::ZERO;
         }
-        self.put_logs(first_log, &ask.plan, &mut record)?;
+        let unsettled = self.put_logs(first_log, ask, &mut record)?;
         let (decision, claims) = remote::admit(policy, &mut record, now, cost);
         if ask.act == Act::Check && decision.is_allowed() != is_allowed {
             return Err(ReplyError::Disagrees);
         }
         self.records.insert(&ask.name, record);
-        let claims = if self.none_taken || ask.act != Act::Check { Claims::new() } else { claims };
+        let claims = if self.none_taken || ask.act != Act::Check { unsettled } else { claims };
         Ok(Answer { decision, claims, bytes: None })
     }
 
@@ -139,16 +139,25 @@ impl<'a> Explained<'a> {
         Ok(remote::record(plan.policy(), &stored))
     }
 
-    fn put_logs(&self, first: usize, plan: &RedisPlan, record: &mut Record) -> Result<(), ReplyError> {
-        let logs = stored_limits(plan.policy()).enumerate().filter(|(_, limit)| is_log(limit));
+    /// Puts what is told of the logs into the record. Returns the claims that are still to be settled, if any.
+    fn put_logs(&self, first: usize, ask: &Ask, record: &mut Record) -> Result<Claims, ReplyError> {
+        let policy = ask.plan.policy();
+        let logs = stored_limits(policy).enumerate().filter(|(_, limit)| is_log(limit));
+        let mut unsettled = Claims::new();
         for (log, (limit, _)) in logs.enumerate() {
             let Some(Value::BulkString(summary)) = self.reply.logs.get(first + log) else {
                 return Err(ReplyError::NotAnAnswer);
             };
-            let stored = log_summary(summary).ok_or(ReplyError::NotAnAnswer)?;
-            remote::replace(plan.policy(), record, limit, stored);
+            let mut stored = log_summary(summary).ok_or(ReplyError::NotAnAnswer)?;
+            if let (Act::Settle(_), Stored::Log { waits_for, .. }) = (&ask.act, &mut stored)
+                && let Some((at, amount)) = waits_for.take()
+            {
+                unsettled.resize(policy.limits().len(), Claim::default());
+                remote::set_claim(policy, &mut unsettled, limit, (at, amount));
+            }
+            remote::replace(policy, record, limit, stored);
         }
-        Ok(())
+        Ok(unsettled)
     }
 }
 
@@ -229,7 +238,8 @@ fn unpacked<const N: usize>(mut text: &[u8], sizes: [usize; N]) -> Option<[u64; 
     text.is_empty().then_some(numbers)
 }
 
-/// All that is live, the newest entry, and of what is denied the entry it waits for with all that is live up to it.
+/// All that is live, the newest entry, and of what is denied the entry it waits for with all that is live up to it; of a
+/// settlement, the entry from which on it goes on, and by how much.
 fn log_summary(text: &[u8]) -> Option<Stored> {
     match numbers(std::str::from_utf8(text).ok()?)?[..] {
         [live, newest] => Some(Stored::Log { waits_for: None, newest, live }),

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tidegate_core::{
-    Admission, BlockingError, Cost, Decision, Degraded, Key, Policy, Settlement, Store, StoreError, StoreHealth, remote,
+    Admission, BlockingError, Claims, Cost, Decision, Degraded, Key, Policy, Settlement, Store, StoreError,
+    StoreHealth, remote,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
@@ -164,9 +165,9 @@ fn parts(asks: Vec<Ask>) -> Vec<Vec<Ask>> {
     let mut parts: Vec<Vec<Ask>> = vec![Vec::new()];
     let mut weight = 0;
     for ask in asks {
-        weight += ask.plan.weight();
+        weight += ask.weight();
         if weight > MAX_PARCEL {
-            weight = ask.plan.weight();
+            weight = ask.weight();
             parts.push(Vec::new());
         }
         if let Some(part) = parts.last_mut() {
@@ -186,10 +187,7 @@ fn merged<'a>(requests: &[Request<'a>]) -> (Vec<Request<'a>>, Vec<usize>) {
         let place = names.iter().position(|other| *other == name).unwrap_or(merged.len());
         places.push(place);
         match merged.get_mut(place) {
-            Some((_, _, sum)) => {
-                let thousandths = sum.thousandths().saturating_add(cost.thousandths());
-                *sum = Cost::from_thousandths(thousandths).unwrap_or(Cost::MAX);
-            }
+            Some((_, _, sum)) => *sum = sum.plus(*cost),
             None => {
                 merged.push((*plan, *key, *cost));
                 names.push(name);
@@ -253,11 +251,20 @@ impl Store for RedisStore {
         settlement: &Settlement<'_>,
     ) -> Result<Decision, StoreError> {
         let Settlement { claims, taken, actual } = settlement;
-        let ask = match (taken.checked_sub(*actual), actual.checked_sub(*taken)) {
-            (Some(rest), _) => Ask::new(plan, Act::Settle(claims.iter().copied().collect()), key, rest),
-            (None, extra) => Ask::new(plan, Act::Charge, key, extra.unwrap_or(Cost::ZERO)),
+        let Some(given_back) = taken.checked_sub(*actual) else {
+            let extra = actual.checked_sub(*taken).unwrap_or(Cost::ZERO);
+            return self.decide(Ask::new(plan, Act::Charge, key, extra)).await;
         };
-        self.decide(ask).await
+        // On a long log in several calls, so that Redis answers others in between. What was not reached stays taken.
+        let mut claims: Claims = claims.iter().copied().collect();
+        loop {
+            let ask = Ask::new(plan, Act::Settle(claims), key, given_back);
+            let answer = self.in_runtime(self.answer(ask)).await?;
+            if answer.claims.is_empty() {
+                return Ok(answer.decision);
+            }
+            claims = answer.claims;
+        }
     }
 
     async fn refund(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use common::PATIENCE;
 use tidegate_core::{Book, FailurePolicy, Gate, Receipt, Rules, Store, Subject, Verdict};
 use tidegate_redis::RedisStore;
-use tidegate_testkit::redis::{RedisServer, wait_for};
+use tidegate_testkit::redis::{RedisCluster, RedisServer, wait_for};
 
 fn gate(redis: &RedisServer, policy: &str, failure: FailurePolicy) -> Gate<RedisStore> {
     let book = Book::new().with("api", Rules::new(policy.parse().unwrap()).failure_policy(failure)).unwrap();
@@ -83,4 +83,30 @@ fn a_book_that_is_exchanged_while_redis_is_gone_keeps_what_was_used() {
     let rules = Rules::new("sliding_window_log 4/365 days".parse().unwrap()).failure_policy(FailurePolicy::local(1));
     gate.exchange(Book::new().with("api", rules).unwrap()).unwrap();
     assert_eq!([(); 3].map(|()| admit(&gate).0.is_allowed()), [true, false, false]);
+}
+
+/// Receipts are in the slot of their key: none is sent to another node first.
+#[test]
+fn a3_receipts_on_a_cluster_are_asked_for_where_they_are() {
+    let mut cluster = RedisCluster::start();
+    let book = Book::new().with("p", Rules::new("fixed_window 5/365 days".parse().unwrap())).unwrap();
+    let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", cluster.url())).unwrap();
+    let gate = Gate::builder(store, book).deny_cache(0).build();
+    let redirections = |cluster: &mut RedisCluster| -> u64 {
+        let infos: Vec<String> = cluster.nodes().iter().map(|node| node.info("errorstats")).collect();
+        let counts = infos.iter().flat_map(|info| info.lines());
+        counts.filter_map(|line| line.strip_prefix("errorstat_MOVED:count=")?.trim().parse::<u64>().ok()).sum()
+    };
+    let take_and_settle = |number: u32| {
+        let (key, id) = (format!("k{number}"), format!("id{number}"));
+        let subject = Subject::new("p", &key);
+        let (_, is_kept) = gate.store().block_on(gate.decide_with_receipt(subject, &id)).unwrap().unwrap();
+        assert!(is_kept);
+        let subject = Subject { cost: tidegate_core::Cost::ZERO, ..subject };
+        assert!(gate.store().block_on(gate.settle(subject, &id)).unwrap().unwrap().is_some());
+    };
+    take_and_settle(0);
+    let before = redirections(&mut cluster);
+    (1..100).for_each(take_and_settle);
+    assert_eq!(redirections(&mut cluster), before);
 }

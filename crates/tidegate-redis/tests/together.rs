@@ -195,3 +195,44 @@ fn when_redis_is_gone_each_policy_says_what_is_done() {
         assert_eq!([ask(), ask(), ask()], expected, "{failure:?}");
     }
 }
+
+/// A denial of the summed cost says nothing of one of them alone.
+#[test]
+fn c2_a_repeated_key_teaches_the_deny_cache_nothing() {
+    let redis = RedisServer::start();
+    let book = Book::new().with("p", Rules::new("fixed_window 5/365 days".parse().unwrap())).unwrap();
+    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book);
+    let two = Subject { cost: 2.try_into().unwrap(), ..Subject::new("p", "k") };
+    let ask = |subjects: &[Subject<'_>]| gate.store().block_on(gate.decide(subjects)).unwrap().unwrap().is_allowed();
+    assert_eq!([ask(&[two]), ask(&[two, two]), ask(&[two]), ask(&[two])], [true, false, true, false]);
+}
+
+/// Tiers that share counts: what one of them gives back or admits ends what another one remembers.
+#[test]
+fn c2_tiers_that_share_counts_share_what_is_remembered() {
+    let redis = RedisServer::start();
+    let rules = Rules::new("fixed_window 5/365 days".parse().unwrap());
+    let rules = rules.tier("gold", "fixed_window 7/365 days".parse().unwrap()).unwrap().shared_tiers();
+    let book = Book::new().with("p", rules).unwrap();
+    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book);
+    assert!(gate.check("p", "k").cost(5).wait().unwrap().is_allowed());
+    assert!(gate.check("p", "k").wait().unwrap().is_denied());
+    let gold = Subject { tier: Some("gold"), cost: 2.try_into().unwrap(), ..Subject::new("p", "k") };
+    gate.store().block_on(gate.refund(gold)).unwrap().unwrap();
+    assert!(gate.check("p", "k").wait().unwrap().is_allowed());
+}
+
+#[test]
+fn a5_a_sum_above_the_largest_cost_is_never_allowed() {
+    let redis = RedisServer::start();
+    let book = || Book::new().with("p", Rules::new("fixed_window 1_000_000_000/day".parse().unwrap())).unwrap();
+    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book());
+    let twice = [Subject { cost: Cost::MAX, ..Subject::new("p", "k") }; 2];
+    for verdict in [
+        gate.store().block_on(gate.decide(&twice)).unwrap().unwrap(),
+        Gate::memory(book()).decide_at_once(&twice).unwrap().unwrap(),
+    ] {
+        assert!(verdict.is_denied());
+        assert_eq!(verdict.rulings()[0].decision().unwrap().retry_after(), None);
+    }
+}

@@ -159,11 +159,11 @@ impl MemoryStore {
         let fingerprints: SmallVec<[Fingerprint; 4]> = places.iter().map(|place| place.fingerprint).collect();
         let now = self.table.clock().now().as_nanos();
         let mut locked = Locked::new(&self.table, &places, now);
-        let mut run = |(plan, place, cost): &(&Plan, Place<'_>, u64), step: Together<'_>| {
-            let slot = locked.slot(place.fingerprint);
+        let mut run = |(plan, place, cost): &(&Plan, Place<'_>, Cost), step: Together<'_>| {
+            let (slot, cost) = (locked.slot(place.fingerprint), cost.thousandths());
             let (decision, change) = match step {
-                Together::Probe => self.run_locked::<Probing>(plan, *place, slot, now, *cost),
-                Together::Take(claims) => self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (*cost, claims)),
+                Together::Probe => self.run_locked::<Probing>(plan, *place, slot, now, cost),
+                Together::Take(claims) => self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (cost, claims)),
                 Together::Look => self.run_locked::<Checking>(plan, *place, slot, now, 0),
             };
             locked.apply(place.fingerprint, &change, &fingerprints);
@@ -200,18 +200,18 @@ impl MemoryStore {
     fn merged<'s, 'p>(
         &'s self,
         requests: &[(&'p Plan, Key<'_>, Cost)],
-    ) -> (SmallVec<[(&'p Plan, Place<'s>, u64); 4]>, SmallVec<[usize; 4]>) {
-        let mut merged: SmallVec<[(&'p Plan, Place<'s>, u64); 4]> = SmallVec::new();
+    ) -> (SmallVec<[(&'p Plan, Place<'s>, Cost); 4]>, SmallVec<[usize; 4]>) {
+        let mut merged: SmallVec<[(&'p Plan, Place<'s>, Cost); 4]> = SmallVec::new();
         let mut places_of = SmallVec::new();
         for (plan, key, cost) in requests {
             let place = self.place(plan, *key);
             let same = merged.iter().position(|(_, other, _)| other.fingerprint == place.fingerprint);
             if let Some((_, _, sum)) = same.and_then(|same| merged.get_mut(same)) {
-                *sum = sum.saturating_add(cost.thousandths());
+                *sum = sum.plus(*cost);
             }
             places_of.push(same.unwrap_or(merged.len()));
             if same.is_none() {
-                merged.push((plan, place, cost.thousandths()));
+                merged.push((plan, place, *cost));
             }
         }
         (merged, places_of)

@@ -68,7 +68,7 @@ pub(crate) struct Parcel {
 impl Parcel {
     /// Its work for Redis.
     fn weight(&self) -> usize {
-        self.asks.iter().map(|ask| ask.plan.weight()).sum()
+        self.asks.iter().map(Ask::weight).sum()
     }
 
     /// Asks of which each is for itself.

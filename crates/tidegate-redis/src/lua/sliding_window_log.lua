@@ -88,26 +88,44 @@ if live$ > 0 then
 end
 
 --@ give back claimed
--- From the entry of the request's time: it and all later ones have a smaller total from here on.
+-- From the entry of the request's time: it and all later ones have a smaller total from here on. One call rewrites a
+-- thousand of them at the most. Where there are more, what is given back counts with the entry after those until the next
+-- call goes on from there: it is named in the answer, and comes back as the claim, with the amount as its part.
 if live$ > 0 and newest$ >= claim_us$ then
   local stand = kept$ or (call('LLEN', log$) - 1) / 2
   local before = count_before(log$, expired$, stand, false, claim_us$ - 1, 0)
-  if before < stand and tonumber(call('LINDEX', log$, 2 * before + 1)) == claim_us$ then
-    local total_before = before > 0 and tonumber(call('LINDEX', log$, 2 * before)) or base$
-    if before == expired$ then total_before = base$ end
+  local given, is_whole = claim_part$, false
+  if given == 0 and before < stand and tonumber(call('LINDEX', log$, 2 * before + 1)) == claim_us$ then
+    local total_before = before > expired$ and tonumber(call('LINDEX', log$, 2 * before)) or base$
     local own = (tonumber(call('LINDEX', log$, 2 * before + 2)) - total_before) % 2147483648
-    local given = own < amount and own or amount
+    given = own < amount and own or amount
+    is_whole = given == own
+  end
+  if given > 0 and stand - before > 1000 then
+    for entry = before + 1, before + 1000 do
+      local entry_total = (tonumber(call('LINDEX', log$, 2 * entry)) - given) % 2147483648
+      call('LSET', log$, 2 * entry, format('%d', entry_total))
+    end
+    unsettled_from$, unsettled$ = tonumber(call('LINDEX', log$, 2 * before + 2001)), given
+    if is_whole then
+      -- An entry that counts nothing would stay for a period: it is marked and deleted from the nearer end.
+      call('LSET', log$, 2 * before + 1, '-')
+      call('LSET', log$, 2 * before + 2, '-')
+      call('LREM', log$, before < stand / 2 and 2 or -2, '-')
+      if kept$ then kept$ = kept$ - 1 end
+    end
+  elseif given > 0 and before < stand then
     local later = call('LRANGE', log$, 2 * before + 1, 2 * stand)
     call('LTRIM', log$, 0, 2 * before)
-    local first = given == own and 3 or 1
-    if first == 3 and kept$ then kept$ = kept$ - 1 end
-    for from = first, #later, 2000 do
-      local chunk = {}
-      for at = from, math.min(from + 1999, #later), 2 do
-        chunk[#chunk + 1] = later[at]
-        chunk[#chunk + 1] = format('%d', (later[at + 1] - given) % 2147483648)
+    local first = is_whole and 3 or 1
+    if is_whole and kept$ then kept$ = kept$ - 1 end
+    if #later >= first then
+      local rewritten = {}
+      for at = first, #later, 2 do
+        rewritten[#rewritten + 1] = later[at]
+        rewritten[#rewritten + 1] = format('%d', (later[at + 1] - given) % 2147483648)
       end
-      call('RPUSH', log$, unpack(chunk))
+      call('RPUSH', log$, unpack(rewritten))
     end
     live$ = live$ - given
     total$ = (total$ - given) % 2147483648
@@ -123,7 +141,11 @@ if room$ > 0 and amount > 0 then
 end
 
 --@ given back
-logs[#logs + 1] = format('%d %d', live$, newest$)
+if unsettled$ then
+  logs[#logs + 1] = format('%d %d %d %d', live$, newest$, unsettled_from$, unsettled$)
+else
+  logs[#logs + 1] = format('%d %d', live$, newest$)
+end
 
 --@ write
 if live$ == 0 then

@@ -1,0 +1,94 @@
+//! Settlements on long logs, on a real server: exact, in calls that each rewrite a part of the log.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::time::Duration;
+
+use tidegate_core::{Claims, Cost, Key, ManualClock, MemoryStore, Policy, Settlement, Store, Timestamp};
+use tidegate_redis::RedisStore;
+use tidegate_testkit::Answer;
+use tidegate_testkit::redis::RedisServer;
+
+const ENTRIES: usize = 3_500;
+
+/// The same requests on both stores, at the same times.
+struct Both {
+    redis: RedisStore,
+    memory: MemoryStore,
+    policy: Policy,
+    clock: ManualClock,
+}
+
+impl Both {
+    fn new(server: &RedisServer, policy: &str) -> Self {
+        let clock = ManualClock::new();
+        clock.set(Timestamp::from_micros(1_700_000_000_123_456).unwrap());
+        let builder = RedisStore::builder(&format!("{}?timeout=5s", server.url()));
+        let redis = builder.given_time(clock.clone(), Duration::from_secs(3_600)).connect_blocking().unwrap();
+        let memory = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build().unwrap();
+        Self { redis, memory, policy: policy.parse().unwrap(), clock }
+    }
+
+    fn admit(&self, cost: Cost) -> (Claims, Claims) {
+        let key = Key::new(b"k").unwrap();
+        let plan = Store::plan(&self.redis, &self.policy, "");
+        let (redis, claims) = self.redis.block_on(self.redis.admit_one(&plan, key, cost)).unwrap().unwrap();
+        let (memory, own) = self.memory.admit_one(&self.memory.plan(&self.policy, ""), key, cost);
+        assert_eq!(Answer::of(&redis, 1_000), Answer::of(&memory, 1_000), "cost {cost} at {:?}", self.clock.now());
+        (claims, own)
+    }
+
+    fn settle(&self, (claims, own): &(Claims, Claims), taken: Cost, actual: Cost) {
+        let key = Key::new(b"k").unwrap();
+        let plan = Store::plan(&self.redis, &self.policy, "");
+        let settlement = Settlement { claims, taken, actual };
+        let redis = self.redis.block_on(self.redis.settle(&plan, key, &settlement)).unwrap().unwrap();
+        let settlement = Settlement { claims: own, taken, actual };
+        let memory = self.memory.settle(&self.memory.plan(&self.policy, ""), key, &settlement);
+        assert_eq!(Answer::of(&redis, 1_000), Answer::of(&memory, 1_000), "settled to {actual}");
+    }
+}
+
+fn script_calls(server: &RedisServer) -> u64 {
+    let stats = server.info("commandstats");
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
+    let two = Cost::try_from(2).unwrap();
+    let server = RedisServer::start();
+    for policy in ["sliding_window_log 7_000/hour", "fixed_window 9_000/day; sliding_window_log 7_000/hour; 8_000/day"]
+    {
+        server.command(&["FLUSHALL"]);
+        let both = Both::new(&server, policy);
+        let receipts: Vec<(Claims, Claims)> = (0..ENTRIES)
+            .map(|_| {
+                both.clock.advance(Duration::from_millis(500));
+                both.admit(two)
+            })
+            .collect();
+        // The first, the last, next to each other, at the edges of a thousand; in part and whole.
+        let settled = [(0, 0), (2_500, 500), (2_499, 0), (3_499, 1_000), (1, 1_999), (1_200, 0), (1_201, 0), (2, 0)];
+        // Brings the script along.
+        both.settle(&receipts[0], two, two);
+        let mut gone = Vec::new();
+        for (number, left) in settled {
+            let before = script_calls(&server);
+            both.settle(&receipts[number], two, Cost::from_thousandths(left).unwrap());
+            let calls = script_calls(&server) - before;
+            let later = ENTRIES - number - gone.iter().filter(|other| **other > number).count();
+            assert_eq!(calls as usize, later.div_ceil(1_000), "for {number}");
+            gone.extend((left == 0).then_some(number));
+        }
+        // Every wait afterwards, and every figure while the entries expire, is that of memory.
+        for units in [50, 500, 2_000, 5_000, 6_999] {
+            both.admit(Cost::try_from(units).unwrap());
+        }
+        for _ in 0..40 {
+            both.clock.advance(Duration::from_secs(61));
+            both.admit(Cost::ONE);
+            both.admit(Cost::try_from(6_990).unwrap());
+        }
+    }
+}
