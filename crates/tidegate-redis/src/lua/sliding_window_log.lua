@@ -102,11 +102,11 @@ if live$ > 0 and newest$ >= claim_us$ then
     is_whole = given == own
   end
   if given > 0 and stand - before > 1000 then
-    for entry = before + 1, before + 1000 do
-      local entry_total = (tonumber(call('LINDEX', log$, 2 * entry)) - given) % 2147483648
-      call('LSET', log$, 2 * entry, format('%d', entry_total))
+    local later = call('LRANGE', log$, 2 * before + 1, 2 * before + 2001)
+    for at = 2, 2000, 2 do
+      call('LSET', log$, 2 * before + at, format('%d', (later[at] - given) % 2147483648))
     end
-    unsettled_from$, unsettled$ = tonumber(call('LINDEX', log$, 2 * before + 2001)), given
+    unsettled_from$, unsettled$ = tonumber(later[2001]), given
     if is_whole then
       -- An entry that counts nothing would stay for a period: it is marked and deleted from the nearer end.
       call('LSET', log$, 2 * before + 1, '-')
