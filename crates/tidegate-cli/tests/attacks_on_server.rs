@@ -121,7 +121,8 @@ fn b3_responses_that_are_not_taken_are_dropped() {
     let body = format!(r#"{{"checks":[{checks}]}}"#);
     let before = server.memory();
     let mut streams = Vec::new();
-    for _ in 0..8 {
+    // Together more than the budget for all connections.
+    for _ in 0..16 {
         let mut stream = TcpStream::connect(server.http).unwrap();
         // SETTINGS_INITIAL_WINDOW_SIZE = 0.
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0").unwrap();
@@ -145,9 +146,17 @@ fn b3_responses_that_are_not_taken_are_dropped() {
         streams.push(stream);
     }
     let answered = || server.metric("tidegate_request_duration_seconds_count{protocol=\"http\"}");
-    assert!(wait_for(PATIENCE, || answered() >= 400), "{}", answered());
-    // A healthy client is served, and what is not taken goes.
+    assert!(wait_for(PATIENCE, || answered() >= 800), "{}", answered());
+    assert!(server.metric("tidegate_requests_refused_total{protocol=\"http\"}") > 0);
+    // Healthy clients are served, over HTTP/2 too, and what is not taken goes.
     assert_eq!(server.post("/v1/check", r#"{"limits": "9/s", "key": "k"}"#).status, 200);
+    for number in 0..5 {
+        let (body, url) =
+            (format!(r#"{{"limits": "1/s", "key": "{number}"}}"#), format!("http://{}/v1/check", server.http));
+        let arguments = ["-s", "--http2-prior-knowledge", "-w", "%{http_code}", "-o", "/dev/null", "-d", &body, &url];
+        let output = std::process::Command::new("curl").args(arguments).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "200");
+    }
     let grown = || server.memory().saturating_sub(before);
     assert!(wait_for(PATIENCE, || grown() < 40 << 20), "{} MiB", grown() >> 20);
     drop(streams);
@@ -214,8 +223,16 @@ fn b5_web_pages_reach_nothing() {
     assert!(raw(server.resp, b"CL.THROTTLE key 0 1 3600\r\n").contains(":0\r\n:1\r\n:0"));
     for request in ["POST / HTTP/1.1\r\n", "Host: 127.0.0.1\r\n", "host: evil.example\r\n"] {
         let said = raw(server.resp, format!("{request}DEL key\r\nPING\r\n").as_bytes());
-        assert!(said.starts_with("-ERR this is not HTTP") && !said.contains("PONG"), "{said}");
+        assert!(said.starts_with("-ERR ") && !said.contains("PONG"), "{said}");
     }
+    // Nor does TLS with a chosen session ticket, nor anything else that is no command.
+    for junk in [&b"\x16\x03\x01\x02R \r\n"[..], b"post / http/1.1\r\n", b"USER x\r\n", b"a \xff\r\n"] {
+        let said = raw(server.resp, &[junk, b"DEL key\r\nPING\r\n"].concat());
+        assert!(said.starts_with("-ERR ") && !said.contains("PONG"), "{said}");
+    }
+    // A client that speaks RESP may ask for any key.
+    let named_so = b"*3\r\n$3\r\nDEL\r\n$1\r\na\r\n$9\r\nHTTP/user\r\nPING\r\n";
+    assert_eq!(raw(server.resp, named_so), ":2\r\n+PONG\r\n");
     assert!(raw(server.resp, b"CL.THROTTLE key 0 1 3600\r\n").starts_with("*5\r\n:1"));
     // A name that is configured is one of ours.
     let folder = Folder::new();
@@ -257,6 +274,36 @@ fn b6_failed_authentication_is_slow() {
     assert!(said.contains("+OK"), "{said}");
 }
 
+/// What was sent beyond a few wrong passwords does not keep the connection, which the client may have closed long ago.
+#[test]
+fn b6_a_few_wrong_passwords_end_the_connection() {
+    let folder = Folder::new();
+    let token = folder.write("token", "a-token-that-is-long-enough\n");
+    let config = folder.write("serve.toml", &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"));
+    let server = ServerProcess::start(&["--config", &config]);
+    let said = raw(server.resp, &b"AUTH x\r\n".repeat(500));
+    assert_eq!(said.matches("-WRONGPASS").count(), 3, "{said}");
+    for _ in 0..50 {
+        TcpStream::connect(server.resp).unwrap().write_all(&b"AUTH x\r\n".repeat(500)).unwrap();
+    }
+    // One is that of this question.
+    assert!(wait_for(PATIENCE, || server.metric("tidegate_connections") <= 1));
+}
+
+/// TLS alone says nothing of the client.
+#[test]
+fn b6_a_listener_that_lets_everybody_in_is_not_opened_by_accident() {
+    let (folder, files) = (Folder::new(), TlsFiles::make());
+    let [cert, key, ca] = ["redis.crt", "redis.key", "ca.crt"].map(|name| files.path(name));
+    for (extra, is_good) in [(String::new(), false), (format!("client_ca = \"{ca}\"\n"), true)] {
+        let text = format!("[http]\nlisten = \"0.0.0.0:0\"\n[http.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{extra}");
+        let output = tidegate().args(["config", "check", &folder.write("serve.toml", &text)]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), is_good, "{said}");
+        assert!(is_good || said.contains("[http.tls] with client_ca"), "{said}");
+    }
+}
+
 #[test]
 fn b7_a_head_over_http2_has_no_body() {
     let server = ServerProcess::start(&[]);
@@ -282,6 +329,11 @@ fn b7_no_part_of_a_mistyped_url_is_shown() {
         "redis://a:b:hunter2",
         "redis://[u:hunter2@h",
         "redis://u:%ffhunter2@h",
+        "redis://h/0?hunter2",
+        "redis://h/0?timeout=hunter2",
+        "redis://h/0?max_waiting=hunter2",
+        "rediss://h/0?insecure=hunter2",
+        "memory://?hunter2",
     ] {
         let config = folder.write("serve.toml", &format!("[store]\nurl = \"{url}\"\n"));
         for arguments in [
@@ -312,4 +364,37 @@ fn b7_snapshots_and_locks_are_no_links() {
         assert_eq!(output.status.code(), Some(2), "{snapshot}: {}", String::from_utf8_lossy(&output.stderr));
     }
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
+}
+
+/// A pipe in the place of the lock would wait for a reader for ever.
+#[test]
+fn b7_a_lock_is_a_file_of_the_server_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let path = folder.path().join("counts").display().to_string();
+    let lock = format!("{path}.lock");
+    assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+    let arguments = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--snapshot", &path];
+    let output = tidegate().args(arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("counts.lock") && said.contains("expected a file"),
+        "{said}"
+    );
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::write(&lock, "").unwrap();
+    std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let _server = ServerProcess::start(&["--snapshot", &path]);
+    assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn b7_no_token_is_shown_that_stands_in_the_wrong_place() {
+    let folder = Folder::new();
+    for wrong in ["env = \"hunter2-token-of-mine\"", "token = \"hunter2\"", "file = \"hunter2", "env = hunter2"] {
+        let config = folder.write("serve.toml", &format!("[[token]]\nscopes = [\"check\"]\n{wrong}\n"));
+        let output = tidegate().args(["serve", "--config", &config, "--http", "127.0.0.1:0"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && !said.contains("hunter2"), "{wrong}: {said}");
+    }
 }

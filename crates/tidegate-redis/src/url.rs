@@ -209,8 +209,8 @@ impl RedisUrl {
         let settings = &mut self.settings;
         match name {
             "prefix" => settings.prefix = value,
-            "timeout" => settings.deadline = duration(&value)?,
-            "connect_timeout" => settings.connect_timeout = duration(&value)?,
+            "timeout" => settings.deadline = duration(name, &value)?,
+            "connect_timeout" => settings.connect_timeout = duration(name, &value)?,
             "max_waiting" => settings.max_waiting = number(name, &value)?,
             "sentinel_user" => self.sentinel_login.user = Some(value),
             "sentinel_password" => self.sentinel_login.password = Some(value),
@@ -219,8 +219,10 @@ impl RedisUrl {
                 None => return error(format!("`{name}` is about TLS: expected rediss:// in place of redis://")),
             },
             _ => {
+                // An option without a value may be a password that a `?` is in.
+                let shown = if option.contains('=') { format!(" `{name}`") } else { String::new() };
                 return error(format!(
-                    "unknown option `{name}`: expected prefix, timeout, connect_timeout, max_waiting, sentinel_user, \
+                    "unknown option{shown}: expected prefix, timeout, connect_timeout, max_waiting, sentinel_user, \
                      sentinel_password, ca, cert, key or insecure; of a limiter also failure, instances, deny_cache or lazy"
                 ));
             }
@@ -260,7 +262,7 @@ impl Tls {
                 self.is_insecure = match &*value {
                     "" | "true" | "1" => true,
                     "false" | "0" => false,
-                    other => return error(format!("insecure={other}: expected true or false")),
+                    _ => return error("insecure is invalid: expected true or false"),
                 }
             }
         }
@@ -269,18 +271,18 @@ impl Tls {
 }
 
 fn number(name: &str, value: &str) -> Result<usize, UrlError> {
-    value.replace('_', "").parse().map_err(|_| UrlError(format!("{name}={value}: expected a whole number")))
+    value.replace('_', "").parse().map_err(|_| UrlError(format!("{name} is invalid: expected a whole number")))
 }
 
 /// `50ms`, `2s`; a bare number is milliseconds.
-fn duration(text: &str) -> Result<Duration, UrlError> {
+fn duration(name: &str, text: &str) -> Result<Duration, UrlError> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let duration = number.parse().ok().and_then(|number: u32| match unit {
         "ms" | "" => Some(Duration::from_millis(u64::from(number))),
         "s" => Some(Duration::from_secs(u64::from(number))),
         _ => None,
     });
-    duration.ok_or_else(|| UrlError(format!("`{text}` is not a time: expected one such as 50ms or 2s")))
+    duration.ok_or_else(|| UrlError(format!("{name} is invalid: expected a time such as 50ms or 2s")))
 }
 
 impl std::fmt::Debug for Login {

@@ -32,6 +32,11 @@ pub(crate) enum Access {
     Forbidden,
 }
 
+/// Returns true for names as people give them: `TIDEGATE_TOKEN`.
+fn is_variable_name(text: &str) -> bool {
+    text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
 impl Tokens {
     pub(crate) fn read(config: &Config, files: &mut Files) -> Result<Self, ConfigError> {
         config
@@ -86,7 +91,12 @@ impl Token {
                 String::from_utf8(content).map_err(|_| error(format!("{}: expected text", file.display())))?
             }
             (None, Some(variable)) => {
-                std::env::var(variable).map_err(|_| error(format!("the environment has no variable {variable}")))?
+                let missing = |_| match is_variable_name(variable) {
+                    true => error(format!("the environment has no variable {variable}")),
+                    // It may be the token itself.
+                    false => error("`env` is invalid: expected the name of an environment variable".to_owned()),
+                };
+                std::env::var(variable).map_err(missing)?
             }
             (None, None) => return Err(error("expected either `file` or `env`".to_owned())),
         };

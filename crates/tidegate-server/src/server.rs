@@ -15,10 +15,14 @@ use crate::secrets::Secrets;
 /// Bytes that all connections together may have on their way.
 const MOST_BODIES: usize = 256 << 20;
 const MOST_RESPONSES: usize = 64 << 20;
+const MOST_ADMIN_RESPONSES: usize = 16 << 20;
 const MOST_COMMANDS: usize = 64 << 20;
 
+/// Connections of the admin listener at a time.
+pub(crate) const MOST_ADMIN_CONNECTIONS: usize = 64;
+
 /// File descriptors for what is no connection of a client: the store, files, the admin listener.
-const RESERVED_FILES: usize = 128;
+const RESERVED_FILES: usize = 64 + MOST_ADMIN_CONNECTIONS;
 
 /// What is configured, all of it of one configuration: exchanged whole, or not at all.
 pub(crate) struct Live {
@@ -60,6 +64,7 @@ pub(crate) struct Server {
     pub(crate) bodies: Arc<Budget>,
     /// Bytes of responses that clients have not taken.
     pub(crate) responses: Arc<Budget>,
+    pub(crate) admin_responses: Arc<Budget>,
     /// Bytes of RESP commands that have not come whole.
     pub(crate) commands: Arc<Budget>,
     /// The most connections for which there are file descriptors.
@@ -79,6 +84,7 @@ impl Server {
             admin_connections: Arc::default(),
             bodies: Budget::new(MOST_BODIES),
             responses: Budget::new(MOST_RESPONSES),
+            admin_responses: Budget::new(MOST_ADMIN_RESPONSES),
             commands: Budget::new(MOST_COMMANDS),
             most_connections: crate::process::max_files().map_or(usize::MAX, |most| {
                 usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(RESERVED_FILES).max(1)

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,16 +21,14 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
     if !folder.is_dir() {
         return Err(of(path, &"its folder does not exist"));
     }
-    // A device may have no end. A link may lead to a file of another owner.
-    if let Ok(found) = fs::symlink_metadata(path)
-        && !found.is_file()
-    {
-        let what = if found.is_symlink() { "it is a symbolic link: expected a file" } else { "it is not a file" };
-        return Err(of(path, &what));
-    }
+    refuse_others_than_files(path)?;
+    let lock = beside(path, ".lock");
+    refuse_others_than_files(&lock)?;
     let mut options = OpenOptions::new();
-    let file = not_followed(options.write(true).create(true).truncate(false)).open(beside(path, ".lock"));
-    let file = file.map_err(|error| of(path, &error))?;
+    options.write(true).create(true).truncate(false);
+    let file = not_followed(&mut options).open(&lock).map_err(|error| of(&lock, &error))?;
+    // Whoever can open it can lock it.
+    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(|error| of(&lock, &error))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(of(path, &"another server uses it: expected a file of its own")),
@@ -37,10 +36,19 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
     }
 }
 
-/// Opens no symbolic link.
+/// A device may have no end, and a pipe no writer. A link may lead to a file of another owner.
+fn refuse_others_than_files(path: &Path) -> Result<(), ServeError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => Err(of(path, &"it is a symbolic link: expected a file, delete the link")),
+        Ok(found) if !found.is_file() => Err(of(path, &"it is not a file: expected a file, or none yet")),
+        _ => Ok(()),
+    }
+}
+
+/// Opens no symbolic link, and waits for nothing. A new file is readable by its owner only.
 fn not_followed(options: &mut OpenOptions) -> &mut OpenOptions {
-    let flags = rustix::fs::OFlags::NOFOLLOW.bits();
-    std::os::unix::fs::OpenOptionsExt::custom_flags(options, flags.cast_signed())
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    options.mode(0o600).custom_flags(flags.bits().cast_signed())
 }
 
 /// What the file keeps; `None` if there is no file yet.
@@ -84,9 +92,7 @@ fn create(path: &Path) -> io::Result<File> {
     }
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    options.mode(0o600).open(path)
 }
 
 /// Writes a snapshot in the place of the one before, and answers of how many keys.

@@ -330,7 +330,7 @@ fn memory(rest: &str) -> Result<StoreUrl, ConnectError> {
             Some(("max_keys", count)) => max_keys = number("max_keys", count)?,
             Some(("max_record_bytes", count)) => max_record_bytes = Some(number("max_record_bytes", count)?),
             _ => {
-                let name = option.split('=').next().unwrap_or_default();
+                let name = option.split_once('=').map_or("…", |(name, _)| name);
                 return error(&format!(
                     "unknown option `{name}` of memory://: expected max_keys=N or max_record_bytes=N"
                 ));

@@ -28,9 +28,13 @@ use trace::{Act, Step};
 ///
 /// at_us is the time in microseconds since 1970, and may step back; cost is optional, a
 /// number with at most three decimals; "refund": 1 in its place gives back. "receipt": "r1"
-/// asks for a receipt, and a later {"settle": "r1", "cost": 0.5} corrects that request to its
-/// actual cost, once. Nothing is limited and nothing is kept: the same trace and policy give
-/// the same answers every time.
+/// beside the cost asks for a receipt. A later line with the same key settles it, once, at
+/// the actual cost:
+///
+///   {"at_us": 1700000000500000, "key": "user:42", "settle": "r1", "cost": 0.5}
+///
+/// Nothing is limited and nothing is kept: the same trace and policy give the same answers
+/// every time.
 ///
 /// A policy is one or more limits, all or nothing:
 ///
@@ -124,8 +128,8 @@ struct Simulation {
     clock: ManualClock,
     /// What is to be taken away at the end: keys in a store that outlives us.
     left_behind: Option<HashSet<String>>,
-    /// Receipts that were not settled yet, by name.
-    receipts: HashMap<String, Receipt<AnyStore>>,
+    /// Receipts that were not settled yet with their keys, by name.
+    receipts: HashMap<String, (String, Receipt<AnyStore>)>,
     is_interrupted: Arc<AtomicBool>,
 }
 
@@ -195,7 +199,8 @@ impl Simulation {
                 if self.receipts.len() >= MOST_RECEIPTS {
                     bail!("{MOST_RECEIPTS} receipts are not settled yet: expected fewer at a time");
                 }
-                if self.receipts.insert(name.clone().into_owned(), receipt).is_some() {
+                let kept = (step.key.clone().into_owned(), receipt);
+                if self.receipts.insert(name.clone().into_owned(), kept).is_some() {
                     bail!("receipt `{name}` is not settled yet: expected a new name");
                 }
                 decision
@@ -212,9 +217,12 @@ impl Simulation {
     }
 
     fn settle(&mut self, key: &str, name: &str, actual: Cost) -> anyhow::Result<Decision> {
-        let Some(receipt) = self.receipts.remove(name) else {
+        let Some((own_key, receipt)) = self.receipts.remove(name) else {
             bail!("there is no receipt `{name}`, or it was settled: a receipt settles once");
         };
+        if own_key != key {
+            bail!("receipt `{name}` is of another key: expected the key of its check");
+        }
         let settled = self.limiter.store().block_on(receipt.settle_and_look(actual))??;
         // A denied request has nothing to settle.
         match settled.first() {

@@ -123,15 +123,13 @@ impl<S: Store> Gate<S> {
         let book = self.shared.book.load();
         let found = Found::new(&book, &subject)?;
         let key = Key::new(&found.key)?;
+        let Some(limiter) = found.held.limiter() else { return Ok(None) };
+        let Some(settled) = limiter.settle_by_id(key, id, found.cost).await? else { return Ok(None) };
+        found.policy.tally().refund();
         if let Some(candidate) = found.candidate.and_then(|held| held.limiter()) {
             candidate.settle_by_id(key, id, found.cost).await?;
         }
-        let Some(limiter) = found.held.limiter() else { return Ok(None) };
-        let settled = limiter.settle_by_id(key, id, found.cost).await?;
-        if settled.is_some() {
-            found.policy.tally().refund();
-        }
-        Ok(settled)
+        Ok(Some(settled))
     }
 
     /// Gives back to a key what a request took that did not happen after all, or cost less: never more than is counted.

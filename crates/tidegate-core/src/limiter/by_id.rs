@@ -28,7 +28,7 @@ impl<S: Store> Limiter<S> {
         let Some((decision, claims)) = answer else {
             return Ok((self.shared.check(key, Cost::ZERO).await?, false));
         };
-        if claims.is_empty() || decision.degraded().is_some() {
+        if claims.is_empty() || cost == Cost::ZERO || decision.degraded().is_some() {
             return Ok((decision, false));
         }
         let (shared, receipt) = (&*self.shared, encode(&self.shared.policy, cost, &claims));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::masked::masked;
+use super::masked::{is_of_token, masked, without_values};
 use super::{Config, Listen, TlsConfig};
 
 /// What every variable of the environment that is meant begins with: `TIDEGATE__STORE__URL`.
@@ -131,9 +131,14 @@ fn understood(table: &Table) -> Result<Config, String> {
 /// The file as a table, once all of it is understood: an error points at line and column.
 fn read(path: &Path) -> Result<Table, ConfigError> {
     let file = |error: std::io::Error| ConfigError::File { path: path.to_owned(), error: error.to_string() };
-    let text =
-        |error: toml::de::Error| ConfigError::Text { path: path.to_owned(), message: masked(&error.to_string()) };
     let content = std::fs::read_to_string(path).map_err(file)?;
+    let text = |error: toml::de::Error| {
+        let mut message = masked(&error.to_string());
+        if error.span().is_some_and(|span| is_of_token(&content, span.start)) {
+            message = without_values(&message);
+        }
+        ConfigError::Text { path: path.to_owned(), message }
+    };
     let config: Config = toml::from_str(&content).map_err(text)?;
     config.book().map_err(|error| ConfigError::Text { path: path.to_owned(), message: error.to_string() })?;
     toml::from_str(&content).map_err(text)
@@ -193,10 +198,23 @@ impl Config {
         }
         for (number, token) in self.tokens.iter().enumerate() {
             if token.scopes.is_empty() {
-                return error(format!("token[{number}] has no scopes: expected [\"check\"], [\"admin\"] or both"));
+                return error(format!(
+                    "token[{number}] has no scopes: expected some of \"check\", \"refund\" and \"admin\""
+                ));
             }
             if token.file.is_some() == token.env.is_some() {
                 return error(format!("token[{number}]: expected either `file` or `env`"));
+            }
+        }
+        for (name, hosts) in [("http", &self.http.hosts), ("admin", &self.admin.hosts)] {
+            let is_name = |host: &str| {
+                !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+                    || host.parse::<std::net::IpAddr>().is_ok()
+            };
+            if let Some(wrong) = hosts.iter().find(|host| !is_name(host)) {
+                return error(format!(
+                    "{name}.hosts: {wrong:?} is invalid: expected a host name or an address, without scheme and port"
+                ));
             }
         }
         let bounds = &self.bounds;
@@ -252,15 +270,15 @@ impl Config {
                 "http",
                 self.http.listen,
                 self.http.insecure,
-                check || self.http.tls.is_some(),
-                "[http.tls] or a token of scope check",
+                check || asks_certificate(&self.http.tls),
+                "a token of scope check, or [http.tls] with client_ca",
             ),
             (
                 "resp",
                 self.resp.listen,
                 self.resp.insecure,
-                check || self.resp.tls.is_some(),
-                "[resp.tls] or a token of scope check",
+                check || asks_certificate(&self.resp.tls),
+                "a token of scope check, or [resp.tls] with client_ca",
             ),
             (
                 "admin",

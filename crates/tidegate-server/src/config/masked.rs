@@ -21,6 +21,23 @@ fn without_invalid_url(line: &str) -> String {
     if is_valid { line.to_owned() } else { format!("{before}url = \"***\"\n") }
 }
 
+/// Returns true if what stands at `at` in a file is of a `[[token]]`: a value there may be the token itself.
+pub(super) fn is_of_token(content: &str, at: usize) -> bool {
+    let before = content.get(..at).unwrap_or(content);
+    // The line that it is in may be the header.
+    let lines = before.lines().rev().map(str::trim_start).filter(|line| line.starts_with('['));
+    lines.take(1).any(|header| header.starts_with("[[token]]"))
+}
+
+/// A message without the values of the lines that it shows.
+pub(super) fn without_values(message: &str) -> String {
+    let shown = |line: &str| match line.split_once('=') {
+        Some((before, _)) if before.contains('|') => format!("{before}= ***"),
+        _ => line.to_owned(),
+    };
+    message.lines().map(shown).collect::<Vec<_>>().join("\n")
+}
+
 fn without_login(line: &str) -> String {
     let Some((before, after)) = line.split_once("://") else { return line.to_owned() };
     match after.rsplit_once('@') {
@@ -43,7 +60,20 @@ fn without_queried(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::masked;
+    use super::{is_of_token, masked, without_values};
+
+    #[test]
+    fn b7_no_token_is_shown_that_stands_in_the_file_itself() {
+        let content = "[http]\nlisten = \"x\"\n[[token]]\nscopes = []\ntoken = \"hunter2\"\n[log]\nlevel = 1\n";
+        for (part, is_secret) in [("listen", false), ("token = ", true), ("level", false)] {
+            assert_eq!(is_of_token(content, content.find(part).unwrap()), is_secret, "{part}");
+        }
+        let message = "TOML parse error at line 5\n  |\n5 | token = \"hunter2\"\n  | ^^^^^\nunknown field";
+        assert_eq!(
+            without_values(message),
+            "TOML parse error at line 5\n  |\n5 | token = ***\n  | ^^^^^\nunknown field"
+        );
+    }
 
     #[test]
     fn no_password_is_left() {

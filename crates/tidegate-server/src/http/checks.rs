@@ -7,14 +7,16 @@ use http::StatusCode;
 use serde::Serialize;
 use tidegate::{AnyStore, CheckError, Cost, Gate, Store, Subject, Verdict};
 use tidegate_core::composed_key;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 
 use super::Response;
 use super::answer::{Told, json, of_verdict};
+use super::pending::check_room_for_batch;
 use super::problem::Problem;
 use super::receipt::Receipt;
 use super::request::{About, Batch, Cost1, Question, Settle};
 use crate::inline::Inline;
+use crate::net::Watch;
 use crate::server::{Live, Server};
 
 /// A connection of a server that asks, under one configuration.
@@ -22,8 +24,8 @@ use crate::server::{Live, Server};
 pub(super) struct Caller<'a> {
     pub(super) server: &'a Server,
     pub(super) live: &'a Live,
-    /// Bounds what the connection has on its way to a remote store.
-    pub(super) in_flight: &'a Semaphore,
+    /// Bounds what the connection has on its way to a remote store, and to its client.
+    pub(super) watch: &'a Watch,
 }
 
 impl<'a> Caller<'a> {
@@ -32,7 +34,7 @@ impl<'a> Caller<'a> {
         if !self.live.gate.store().is_remote() {
             return None;
         }
-        self.in_flight.acquire().await.ok()
+        self.watch.in_flight().acquire().await.ok()
     }
 }
 
@@ -129,6 +131,7 @@ pub(super) async fn batch(caller: Caller<'_>, batch: &Batch<'_>) -> Result<Respo
         let most = live.config.bounds.max_batch;
         return Err(Problem::bad(format!("there are {count} checks: expected 1 to {most}")));
     }
+    check_room_for_batch(&caller.server.responses, caller.watch, count)?;
     let named = |number: usize, problem: Problem| problem.within(&format!("checks[{number}]"));
     let mut asked = Vec::with_capacity(count);
     for (number, question) in batch.checks.iter().enumerate() {

@@ -31,7 +31,7 @@ use self::last_words::LastWords;
 use self::pending::Pending;
 use crate::metrics::Spoken;
 use crate::net::{Connections, Counted, Drains, Guarded, Protocol, Stream, Times, Watch};
-use crate::server::Server;
+use crate::server::{MOST_ADMIN_CONNECTIONS, Server};
 
 type Request = http::Request<Incoming>;
 type Response = http::Response<Full<Bytes>>;
@@ -66,7 +66,12 @@ impl Http {
         }
         #[cfg(feature = "otel")]
         let span = crate::trace::request(self.spoken(), request.uri().path(), request.headers());
-        let answered = route::answer(self, request, watch);
+        let responses = if self.is_admin { &self.server.admin_responses } else { &self.server.responses };
+        let has_room = if is_http1 { Ok(()) } else { pending::check_room(responses, watch) };
+        let answered = async {
+            has_room?;
+            route::answer(self, request, watch).await
+        };
         #[cfg(feature = "otel")]
         let answered = tracing::Instrument::instrument(answered, span.clone());
         let mut response = match answered.await {
@@ -89,7 +94,10 @@ impl Http {
         if is_head && !is_http1 {
             *response.body_mut() = Full::default();
         }
-        Pending::of(response, is_http1, &self.server.responses, watch)
+        Pending::of(response, is_http1, responses, watch).unwrap_or_else(|problem| {
+            self.server.metrics.refused(self.spoken());
+            Pending::uncounted(problem.response())
+        })
     }
 }
 
@@ -113,6 +121,11 @@ impl Protocol for Http {
     fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections> {
         // Whoever floods the one does not lock operators out of the other.
         if self.is_admin { &server.admin_connections } else { &server.connections }
+    }
+
+    fn most_connections(&self, server: &Server) -> usize {
+        // Without them operators would be locked out by a few clients that have all file descriptors.
+        if self.is_admin { MOST_ADMIN_CONNECTIONS } else { server.most_connections }
     }
 
     fn refusal(&self) -> &'static [u8] {

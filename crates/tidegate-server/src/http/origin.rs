@@ -13,10 +13,13 @@ use super::problem::Problem;
 
 /// Refuses requests of other sites' pages.
 pub(super) fn check_site(fields: &HeaderMap, hosts: &[String]) -> Result<(), Problem> {
-    let refused = || Problem::new(StatusCode::FORBIDDEN, "cross-site requests of web pages are refused");
-    if let Some(site) = fields.get("sec-fetch-site")
-        && !matches!(site.as_bytes(), b"same-origin" | b"none")
-    {
+    let refused = || {
+        Problem::new(
+            StatusCode::FORBIDDEN,
+            "a request of another site's web page is refused: its Origin is not one of `hosts`",
+        )
+    };
+    if fields.get_all("sec-fetch-site").iter().any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
         return Err(refused());
     }
     for origin in fields.get_all(ORIGIN) {
@@ -44,6 +47,10 @@ pub(super) fn check_host(head: &Parts, hosts: &[String]) -> Result<(), Problem> 
 
 /// Returns true if `host` or `host:port` is a loopback name or a configured one.
 fn is_own(authority: &str, hosts: &[String]) -> bool {
+    // What comes before an `@` is a user, and no name of a host.
+    if authority.contains('@') {
+        return false;
+    }
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
@@ -73,6 +80,7 @@ mod tests {
             "[::2]",
             "127.0.0.1.evil.example",
             "limits.internal.x",
+            "localhost:80@evil.example",
         ] {
             assert!(!is_own(foreign, &hosts), "{foreign}");
         }

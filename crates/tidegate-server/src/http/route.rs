@@ -6,6 +6,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 
 use super::checks::Caller;
+use super::pending::Static;
 use super::problem::Problem;
 use super::request::{Batch, Cost1, Question, Settle, parse};
 use super::{Http, Request, Response, answer, body, checks, origin};
@@ -17,6 +18,7 @@ use crate::server::Live;
 
 /// How many times the body of a batch may be as large as that of one check.
 const BATCH_BODY: usize = 16;
+const SETTLE_BODY: usize = 4;
 
 const OPENAPI: &str = include_str!("openapi.json");
 const OPENAPI_ADMIN: &str = include_str!("openapi-admin.json");
@@ -124,9 +126,14 @@ async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>, watch:
         _ => no_query(&head.uri).map(|()| StatusCode::OK)?,
     };
     let bounds = &live.config.bounds;
-    let limit = if target == Target::Batch { bounds.max_body * BATCH_BODY } else { bounds.max_body };
+    let limit = match target {
+        Target::Batch => bounds.max_body * BATCH_BODY,
+        // A receipt has its request in it, written twice over.
+        Target::Settle => bounds.max_body * SETTLE_BODY,
+        _ => bounds.max_body,
+    };
     let body = body::read(body, limit, bounds.body_timeout.0, &server.bodies).await?;
-    let caller = Caller { server, live, in_flight: watch.in_flight() };
+    let caller = Caller { server, live, watch };
     if target == Target::Batch {
         return checks::batch(caller, &parse::<Batch<'_>>(&head.headers, &body)?).await;
     }
@@ -210,7 +217,11 @@ fn look(http: &Http, live: &Live, target: Target, head: &HeaderMap) -> Result<Re
                 typed(metrics::classic(&text), "text/plain; version=0.0.4; charset=utf-8")
             })
         }
-        _ => Ok(typed(if http.is_admin { OPENAPI_ADMIN } else { OPENAPI }, "application/json")),
+        _ => {
+            let mut response = typed(if http.is_admin { OPENAPI_ADMIN } else { OPENAPI }, "application/json");
+            response.extensions_mut().insert(Static);
+            Ok(response)
+        }
     }
 }
 

@@ -24,6 +24,11 @@ pub(crate) trait Protocol: Clone + Send + Sync + 'static {
     /// The connections that are counted together with those here.
     fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections>;
 
+    /// The most connections that there are file descriptors for.
+    fn most_connections(&self, server: &Server) -> usize {
+        server.most_connections
+    }
+
     /// What one is told that comes when there are as many as may be.
     fn refusal(&self) -> &'static [u8];
 
@@ -82,7 +87,8 @@ fn start(
     tasks: &TaskTracker,
 ) {
     let connections = protocol.connections(server);
-    let Some(place) = connections.enter(peer.ip(), &server.live().config.bounds, server.most_connections) else {
+    let Some(place) = connections.enter(peer.ip(), &server.live().config.bounds, protocol.most_connections(server))
+    else {
         server.metrics.refused_connection();
         if protocol.tls(server).is_none() {
             // As much as the socket takes at once: nobody waits for one that is not to be here.

@@ -22,6 +22,11 @@ impl Budget {
         Arc::new(Self { used: AtomicUsize::new(0), most })
     }
 
+    /// Returns true if so many bytes more could be held.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.used.load(Ordering::Relaxed).saturating_add(bytes) <= self.most
+    }
+
     /// Nothing yet.
     pub(crate) fn held(self: &Arc<Self>) -> Held {
         Held { budget: Arc::clone(self), bytes: 0 }

@@ -25,8 +25,9 @@ pub(crate) struct Watch {
     since: AtomicU64,
     /// Since when the client leaves an answer unread; 0 where it does not.
     unread_since: AtomicU64,
-    /// Responses that the client has not taken, and since when it has taken none.
+    /// Responses that the client has not taken, their bytes, and since when it has taken none.
     pending: AtomicUsize,
+    pending_bytes: AtomicUsize,
     pending_since: AtomicU64,
     /// Whether the client may still be sending what nobody reads any more.
     has_left_unread: AtomicBool,
@@ -64,6 +65,7 @@ impl Watch {
             since,
             unread_since: AtomicU64::new(0),
             pending: AtomicUsize::new(0),
+            pending_bytes: AtomicUsize::new(0),
             pending_since: AtomicU64::new(0),
             has_left_unread: AtomicBool::new(false),
             in_flight: Semaphore::new(MOST_IN_FLIGHT),
@@ -109,15 +111,22 @@ impl Watch {
         }
     }
 
-    /// A response is on its way to the client.
-    pub(crate) fn response_pending(&self) {
+    /// The bytes of responses that the client has not taken.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A response of so many bytes is on its way to the client.
+    pub(crate) fn response_pending(&self, bytes: usize) {
+        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
             self.pending_since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         }
     }
 
     /// The client has taken a response, or it was dropped.
-    pub(crate) fn response_taken(&self) {
+    pub(crate) fn response_taken(&self, bytes: usize) {
+        self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.pending_since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         self.pending.fetch_sub(1, Ordering::Relaxed);
     }

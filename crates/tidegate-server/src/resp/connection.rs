@@ -43,11 +43,16 @@ pub(super) struct Session {
     pub(super) token: Option<Box<[u8]>>,
     /// Whether it may ask for checks, as long as nothing else is said.
     may_check: bool,
+    /// Wrong passwords so far.
+    failures: u32,
 }
+
+/// A client that has shown so many wrong passwords is disconnected: what it has sent beyond them would keep the connection.
+const MOST_FAILURES: u32 = 3;
 
 impl Session {
     pub(super) fn new(id: i64) -> Self {
-        Self { id, version: Version::Two, name: None, token: None, may_check: false }
+        Self { id, version: Version::Two, name: None, token: None, may_check: false, failures: 0 }
     }
 }
 
@@ -101,6 +106,9 @@ struct Talk {
     replies: Replies,
 }
 
+/// Bytes that a connection may have of its own. Beyond that they come out of the budget for all.
+const FREE: usize = 16 * 1024;
+
 /// Bytes of a command that is read before a client has authenticated.
 const MOST_UNAUTHENTICATED: usize = 4 * 1024;
 
@@ -109,6 +117,10 @@ impl Talk {
         let mut chunk = FIRST_READ;
         let mut ended = std::pin::pin!(ending.begins.notified());
         loop {
+            // Where there is no room for more at a time, commands are read in smaller parts.
+            if chunk > FREE && !self.held.resize((self.input.len() + chunk).saturating_sub(FREE)) {
+                chunk = FREE;
+            }
             self.input.reserve(chunk);
             let room = self.input.capacity() - self.input.len();
             // What has come by the end is answered, and no more, however much is sent.
@@ -172,11 +184,14 @@ impl Talk {
                 Frame::Partial => break Then::GoOn,
                 Frame::Nothing(length) => at += length,
                 Frame::Command(words, length) => {
+                    let begin = at;
                     at += length;
                     count += 1;
                     self.stream.watch().begin();
-                    if self.command(words, &mut batch, &live).await == Then::Close {
-                        break Then::Close;
+                    let is_line = input.get(begin) != Some(&b'*');
+                    match self.command(words, is_line, &mut batch, &live).await {
+                        Then::GoOn => {}
+                        then => break then,
                     }
                 }
                 Frame::Bad(text) => {
@@ -214,7 +229,7 @@ impl Talk {
     async fn bound(&mut self) -> Then {
         let text = if !self.session.may_check && self.input.len() >= MOST_UNAUTHENTICATED {
             "ERR Protocol error: too big request before authentication"
-        } else if !self.held.resize(self.input.capacity().saturating_sub(FIRST_READ)) {
+        } else if !self.has_room() {
             "ERR too many commands are on their way at a time"
         } else {
             return Then::GoOn;
@@ -223,6 +238,15 @@ impl Talk {
         self.replies.error(text);
         let _ = self.send().await;
         Then::CloseUnread
+    }
+
+    /// Returns true if there is room for what has come of the next command.
+    fn has_room(&mut self) -> bool {
+        if self.held.resize(self.input.capacity().saturating_sub(FREE)) {
+            return true;
+        }
+        self.input.shrink_to(FREE);
+        self.held.resize(self.input.capacity().saturating_sub(FREE))
     }
 
     /// What has come of the next command.
@@ -240,12 +264,12 @@ impl Talk {
         self.input = input;
     }
 
-    async fn command<'i>(&mut self, words: Words<'i>, batch: &mut Batch<'_, 'i>, live: &Live) -> Then {
-        if is_http(&words) {
+    async fn command<'i>(&mut self, words: Words<'i>, is_line: bool, batch: &mut Batch<'_, 'i>, live: &Live) -> Then {
+        if is_line && !is_typed(&words) {
             batch.flush(&mut self.replies).await;
             self.server.metrics.refused(Spoken::Resp);
-            self.replies.error("ERR this is not HTTP: expected a Redis client");
-            return Then::Close;
+            self.replies.error("ERR this is neither RESP nor a command: expected a Redis client");
+            return Then::CloseUnread;
         }
         if let Some(form) = Form::of(words[0]) {
             let read = match self.session.may_check {
@@ -275,10 +299,14 @@ impl Talk {
         if self.replies.bytes.get(at) == Some(&b'-') {
             self.server.metrics.refused(Spoken::Resp);
         }
+        if is_line && self.replies.bytes.get(at..).is_some_and(|reply| reply.starts_with(b"-ERR unknown command")) {
+            return Then::CloseUnread;
+        }
         if self.replies.bytes.get(at..).is_some_and(|reply| reply.starts_with(b"-WRONGPASS")) {
             tokio::time::sleep(FAILED_AUTH_DELAY).await;
+            self.session.failures += 1;
         }
-        then
+        if self.session.failures >= MOST_FAILURES { Then::CloseUnread } else { then }
     }
 
     /// `DEL key …`: forgets what keys have used.
@@ -311,11 +339,12 @@ impl Talk {
     }
 }
 
-/// Returns true for HTTP, which a web page makes a browser speak to this port: a request line, or the header field that every
-/// request has. The lines after it may look like commands.
-fn is_http(words: &Words<'_>) -> bool {
-    words[0].eq_ignore_ascii_case(b"host:")
-        || words.len() > 2 && words.last().is_some_and(|word| word.starts_with(b"HTTP/"))
+/// Returns false for a line that no person types: HTTP or TLS, which a web page makes a browser speak to this port. The lines
+/// after it may look like commands, so the connection is closed, as it is after a line with an unknown command.
+fn is_typed(words: &Words<'_>) -> bool {
+    let is_http = words.len() > 2 && words.last().is_some_and(|word| word.starts_with(b"HTTP/"));
+    let is_text = |word: &&[u8]| word.iter().all(|byte| !byte.is_ascii_control() && byte.is_ascii());
+    !is_http && words.iter().all(is_text)
 }
 
 async fn forget(keys: &[&[u8]], live: &Live) -> Result<(), CheckError> {
