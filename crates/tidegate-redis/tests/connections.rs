@@ -39,7 +39,7 @@ fn a_unix_socket_and_a_database() {
 
 /// What docs/redis.md says that a user must be allowed.
 const ACL: &str = "on >secret ~tg:* resetchannels -@all +evalsha +script|load +time +get +mget +set +del +unlink +lrange \
-                   +lindex +llen +ltrim +lset +rpush +pexpire +pexpireat +getdel +ping";
+                   +lindex +llen +ltrim +lset +lrem +rpush +pexpire +pexpireat +getdel +ping";
 
 #[test]
 fn a_user_with_no_rights_but_those_that_are_needed() {
