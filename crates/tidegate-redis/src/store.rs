@@ -22,6 +22,10 @@ use crate::reply::Answer;
 use crate::runtime::OwnRuntime;
 use crate::settings::{MAX_PARCEL, Settings};
 
+/// Calls that settle one request at the most: a log has a million entries, and one call rewrites a thousand. Some more, as
+/// requests are admitted in between.
+const MOST_SETTLE_CALLS: usize = 2_000;
+
 /// Records in Redis: the same decisions for every process that shares it. Clones share.
 ///
 /// Its connections live in the tokio runtime that it was made in, and must not be used after that is gone; a store of
@@ -145,6 +149,18 @@ impl RedisStore {
         }
     }
 
+    /// Settles the rest of a long log in several calls, so that Redis answers others in between. What is not reached stays
+    /// taken.
+    async fn settle_rest(&self, ask: Ask, mut answer: Answer) -> Result<Decision, StoreError> {
+        for _ in 0..MOST_SETTLE_CALLS {
+            if answer.claims.is_empty() {
+                break;
+            }
+            answer = self.answer(Ask { act: Act::Settle(answer.claims), ..ask.clone() }).await?;
+        }
+        Ok(answer.decision)
+    }
+
     async fn decide(&self, ask: Ask) -> Result<Decision, StoreError> {
         Ok(self.in_runtime(self.answer(ask)).await?.decision)
     }
@@ -255,15 +271,17 @@ impl Store for RedisStore {
             let extra = actual.checked_sub(*taken).unwrap_or(Cost::ZERO);
             return self.decide(Ask::new(plan, Act::Charge, key, extra)).await;
         };
-        // On a long log in several calls, so that Redis answers others in between. What was not reached stays taken.
-        let mut claims: Claims = claims.iter().copied().collect();
-        loop {
-            let ask = Ask::new(plan, Act::Settle(claims), key, given_back);
-            let answer = self.in_runtime(self.answer(ask)).await?;
-            if answer.claims.is_empty() {
-                return Ok(answer.decision);
-            }
-            claims = answer.claims;
+        let claims: Claims = claims.iter().copied().collect();
+        let ask = Ask::new(plan, Act::Settle(claims), key, given_back);
+        let answer = self.in_runtime(self.answer(ask.clone())).await?;
+        if answer.claims.is_empty() {
+            return Ok(answer.decision);
+        }
+        // On a task of its own: a caller that goes away leaves nothing unsettled.
+        let store = self.clone();
+        match self.0.runtime.spawn(async move { store.settle_rest(ask, answer).await }).await {
+            Ok(decision) => decision,
+            Err(gone) => Err(StoreError::new(Degraded::Disconnected, gone)),
         }
     }
 

@@ -219,8 +219,10 @@ impl RedisUrl {
                 None => return error(format!("`{name}` is about TLS: expected rediss:// in place of redis://")),
             },
             _ => {
-                // An option without a value may be a password that a `?` is in.
-                let shown = if option.contains('=') { format!(" `{name}`") } else { String::new() };
+                // It may be a part of a password that has a `?` in it.
+                let is_name =
+                    option.contains('=') && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+                let shown = if is_name { format!(" `{name}`") } else { String::new() };
                 return error(format!(
                     "unknown option{shown}: expected prefix, timeout, connect_timeout, max_waiting, sentinel_user, \
                      sentinel_password, ca, cert, key or insecure; of a limiter also failure, instances, deny_cache or lazy"

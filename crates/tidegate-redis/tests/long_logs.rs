@@ -1,12 +1,17 @@
 //! Settlements on long logs, on a real server: exact, in calls that each rewrite a part of the log.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
 use std::time::Duration;
+
+use common::PATIENCE;
+use redis::Value;
 
 use tidegate_core::{Claims, Cost, Key, ManualClock, MemoryStore, Policy, Settlement, Store, Timestamp};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::Answer;
-use tidegate_testkit::redis::RedisServer;
+use tidegate_testkit::redis::{RedisServer, wait_for};
 
 const ENTRIES: usize = 3_500;
 
@@ -90,5 +95,40 @@ fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
             both.admit(Cost::ONE);
             both.admit(Cost::try_from(6_990).unwrap());
         }
+    }
+}
+
+/// Whatever becomes of the log while a settlement is on its way, never more is given back than it still counts.
+#[test]
+fn a4_a_log_that_is_reset_or_refunded_in_the_middle_of_a_settlement_is_left_alone() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
+    let plan = Store::plan(&store, &"sliding_window_log 100_000/day".parse().unwrap(), "");
+    let (key, fifty) = (Key::new(b"k").unwrap(), Cost::try_from(50).unwrap());
+    for disturb in ["reset", "refund"] {
+        server.command(&["FLUSHDB"]);
+        let (_, claims) = store.block_on(store.admit_one(&plan, key, fifty)).unwrap().unwrap();
+        let name = String::from_utf8(server.keys()[0].0.clone()).unwrap();
+        // As 200,000 requests a microsecond apart would have left it.
+        let add = "local at = tonumber(redis.call('LINDEX', KEYS[1], -2)) for i = 1, 200000 do redis.call('RPUSH', KEYS[1], \
+                   string.format('%d', at + i), string.format('%d', 50000 + i)) end";
+        server.command(&["EVAL", add, "1", &name]);
+        let has_passed = "local time = redis.call('TIME') return time[1] * 1000000 + time[2] > \
+                          tonumber(redis.call('LINDEX', KEYS[1], -2)) and 1 or 0";
+        assert!(wait_for(PATIENCE, || server.command(&["EVAL", has_passed, "1", &name]) == Value::Int(1)));
+        let settlement = Settlement { claims: &claims, taken: fifty, actual: Cost::ZERO };
+        std::thread::scope(|scope| {
+            let settling = scope.spawn(|| store.block_on(store.settle(&plan, key, &settlement)).unwrap());
+            let other = RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
+            match disturb {
+                "reset" => other.block_on(other.reset(&plan, key)).unwrap().unwrap(),
+                _ => drop(other.block_on(other.refund(&plan, key, Cost::try_from(220).unwrap())).unwrap().unwrap()),
+            }
+            assert!(other.block_on(other.check(&plan, key, Cost::ONE)).unwrap().unwrap().is_allowed());
+            settling.join().unwrap().unwrap();
+        });
+        let look = store.block_on(store.check(&plan, key, Cost::ZERO)).unwrap().unwrap();
+        // The one request since counts; the rest, and what was to be given back, at most once.
+        assert!((99_700..=99_999).contains(&look.remaining()), "{disturb}: {look:?}");
     }
 }

@@ -32,9 +32,11 @@ pub(crate) enum Access {
     Forbidden,
 }
 
-/// Returns true for names as people give them: `TIDEGATE_TOKEN`.
+/// Returns true for names as people give them: `TOKEN`, `TIDEGATE_TOKEN`.
 fn is_variable_name(text: &str) -> bool {
-    text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+    (text.len() <= 12 || text.contains('_'))
+        && text.len() <= 64
+        && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 impl Tokens {

@@ -106,7 +106,11 @@ impl<S: Store> Gate<S> {
         let (decision, is_kept) = limiter.admit_by_id(key, found.cost, id).await?;
         let mut beside = None;
         if let Some(candidate) = found.candidate.and_then(|held| held.limiter()) {
-            beside = Some(candidate.admit_by_id(key, found.cost, id).await?.0);
+            beside = Some(match is_kept {
+                true => candidate.admit_by_id(key, found.cost, id).await?.0,
+                // There is no receipt to settle it by.
+                false => candidate.check(&found.key[..]).cost(found.cost).await?,
+            });
         }
         let verdict = Verdict { rulings: SmallVec::from_buf([found.ruling(Some(decision), beside)]) };
         count(std::slice::from_ref(&found), &verdict);
@@ -127,7 +131,8 @@ impl<S: Store> Gate<S> {
         let Some(settled) = limiter.settle_by_id(key, id, found.cost).await? else { return Ok(None) };
         found.policy.tally().refund();
         if let Some(candidate) = found.candidate.and_then(|held| held.limiter()) {
-            candidate.settle_by_id(key, id, found.cost).await?;
+            // It is only counted: what fails there fails nothing.
+            let _ = candidate.settle_by_id(key, id, found.cost).await;
         }
         Ok(Some(settled))
     }
@@ -193,7 +198,7 @@ impl<'a, S: Store> Found<'a, S> {
 
     /// Returns true if both count in one place under different limits. Their sum would be held to one of them only.
     fn contradicts(&self, other: &Self) -> bool {
-        let (Some(one), Some(other_limiter)) = (self.held.limiter(), other.held.limiter()) else { return false };
+        let (Some(one), Some(other_limiter)) = (self.enforced(), other.enforced()) else { return false };
         one.namespace() == other_limiter.namespace() && one.policy() != other_limiter.policy() && self.key == other.key
     }
 

@@ -257,7 +257,7 @@ impl<S: Store> Shared<S> {
     /// Returns true if the key is stored as it is.
     #[inline]
     fn is_plain(&self, key: Key<'_>) -> bool {
-        self.has_composed_keys || is_plain(key)
+        is_plain(key) || self.has_composed_keys
     }
 
     /// The key as it is stored.

@@ -3,6 +3,7 @@
 //! Records are kept by group, and their bytes are counted by group, so that the table can keep them within a budget in
 //! which each group has its share. A record is only found by the fingerprint that it was stored for.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use arrayvec::ArrayVec;
@@ -30,8 +31,13 @@ pub(super) struct Arena {
 /// The records of one group.
 struct Records {
     shards: [Mutex<Shard>; SHARDS],
+    /// The entries of large records, which are few.
+    large: Mutex<HashSet<Fingerprint>>,
     bytes: AtomicU64,
 }
+
+/// Records of so many bytes are large: a few of them make up for thousands of others.
+pub(super) const LARGE: usize = 64 * 1024;
 
 #[derive(Default)]
 struct Shard {
@@ -83,7 +89,7 @@ impl Arena {
         let group = fingerprint.group();
         let records = self.groups[usize::from(group.0)].get_or_init(Box::default);
         let number = fingerprint.low as usize % SHARDS;
-        self.count(records, 0, size(&record));
+        self.count(records, fingerprint, 0, size(&record));
         self.records.fetch_add(1, Ordering::Relaxed);
         let mut shard = records.shards[number].lock();
         let at = shard.records.insert(Kept { record, fingerprint });
@@ -97,7 +103,7 @@ impl Arena {
         let mut shard = records.shards[shard].lock();
         if shard.records.get(at).is_some_and(|kept| kept.fingerprint == fingerprint) {
             let kept = shard.records.remove(at);
-            self.count(records, size(&kept.record), 0);
+            self.count(records, fingerprint, size(&kept.record), 0);
             self.records.fetch_sub(1, Ordering::Relaxed);
         }
         // A crowd that has gone leaves nothing behind.
@@ -124,7 +130,7 @@ impl Arena {
         let mut record = self.get(number, fingerprint)?;
         let before = size(&record);
         let result = work(&mut record);
-        self.count(self.records_of(fingerprint.group())?, before, size(&record));
+        self.count(self.records_of(fingerprint.group())?, fingerprint, before, size(&record));
         Some(result)
     }
 
@@ -145,11 +151,22 @@ impl Arena {
         found
     }
 
+    /// The entries of up to `N` large records of a group.
+    pub(super) fn large<const N: usize>(&self, group: Group) -> ArrayVec<Fingerprint, N> {
+        let Some(records) = self.records_of(group) else { return ArrayVec::new() };
+        records.large.lock().iter().copied().take(N).collect()
+    }
+
     fn records_of(&self, group: Group) -> Option<&Records> {
         self.groups[usize::from(group.0)].get().map(|records| &**records)
     }
 
-    fn count(&self, records: &Records, before: usize, after: usize) {
+    fn count(&self, records: &Records, fingerprint: Fingerprint, before: usize, after: usize) {
+        match (before >= LARGE, after >= LARGE) {
+            (false, true) => drop(records.large.lock().insert(fingerprint)),
+            (true, false) => drop(records.large.lock().remove(&fingerprint)),
+            _ => {}
+        }
         if before != after {
             let change = (after as u64).wrapping_sub(before as u64);
             self.bytes.fetch_add(change, Ordering::Relaxed);
@@ -160,7 +177,7 @@ impl Arena {
 
 impl Default for Records {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), bytes: AtomicU64::new(0) }
+        Self { shards: std::array::from_fn(|_| Mutex::default()), large: Mutex::default(), bytes: AtomicU64::new(0) }
     }
 }
 

@@ -1,9 +1,11 @@
 //! The byte budget for records: logs and policies of several limits, which do not fit the table.
 //!
-//! Each group has an equal share of the budget. Records of a group that has less than its share are not evicted.
+//! Each group has an equal share of the budget. Records of a group that has less than its share are not evicted. Where large
+//! records are what exceeds the budget, they are evicted, and not the many small ones beside them.
 
 use smallvec::SmallVec;
 
+use super::arena::LARGE;
 use super::evict::{RECORD_CLASSES, Rank, rank};
 use super::fingerprint::{Fingerprint, Group};
 use super::line::Kind;
@@ -14,6 +16,8 @@ use crate::sync::Ordering;
 /// Records that are compared at a time, and how often until one is found that is cheap to drop.
 const SAMPLE: usize = 16;
 const SAMPLES: u32 = 8;
+/// Large records that are compared.
+const LARGE_SAMPLE: usize = 64;
 /// Records that one request evicts at the most. It adds one, or some bytes to one.
 const MOST_EVICTED: u32 = 32;
 /// Lines that one request sweeps at the most, beside its own.
@@ -39,7 +43,11 @@ impl Table {
     /// Evicts one record, if any may be evicted.
     fn evict_record(&self, own: &[Fingerprint], again: u32, now: u64) -> bool {
         let groups = self.groups_to_trim(own);
-        let victim = groups.into_iter().find_map(|group| self.least_record(group, own, again, now));
+        let is_far_above = self.arena.bytes() > self.max_record_bytes.saturating_add(LARGE as u64);
+        let victim = groups.into_iter().find_map(|group| match self.arena.large::<LARGE_SAMPLE>(group) {
+            large if is_far_above && !large.is_empty() => self.least_of(&large, own, now).map(|(_, victim)| victim),
+            _ => self.least_record(group, own, again, now),
+        });
         if let Some(fingerprint) = victim {
             self.drop_record(fingerprint, now);
         }
@@ -63,16 +71,20 @@ impl Table {
                 break;
             }
             let spread = spread.0.rotate_left(7 * (again * SAMPLES + sample)) ^ spread.1;
-            let others = self.arena.sample::<SAMPLE>(group, spread).into_iter().filter(|other| !own.contains(other));
-            for other in others {
-                if let Some(rank) = self.record_rank(other, now)
-                    && least.is_none_or(|(least, _)| rank < least)
-                {
-                    least = Some((rank, other));
-                }
-            }
+            let sampled = self.least_of(&self.arena.sample::<SAMPLE>(group, spread), own, now);
+            least = match (least, sampled) {
+                (Some(least), Some(sampled)) if sampled.0 < least.0 => Some(sampled),
+                (least, sampled) => least.or(sampled),
+            };
         }
         least.map(|(_, fingerprint)| fingerprint)
+    }
+
+    /// The record of these that is evicted first. Those of `own` stay.
+    fn least_of(&self, all: &[Fingerprint], own: &[Fingerprint], now: u64) -> Option<(Rank, Fingerprint)> {
+        let others = all.iter().filter(|other| !own.contains(other));
+        let ranked = others.filter_map(|other| Some((self.record_rank(*other, now)?, *other)));
+        ranked.min_by_key(|(rank, _)| *rank)
     }
 
     /// Ranks the record of `fingerprint`, if it still has one.

@@ -7,7 +7,7 @@ use crate::identity;
 use crate::policy::Policy;
 
 /// Stands for a key under a policy. Two different keys meet with a chance of 2^-128.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint {
     pub(super) low: u64,
     /// 56 bits of the hash, and below them the policy's group.

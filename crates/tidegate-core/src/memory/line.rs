@@ -321,9 +321,9 @@ impl Guard<'_> {
     /// Notes an admitted request.
     #[inline(always)]
     pub(super) fn admit(&mut self, at: usize) {
-        // Seldom anything to change.
-        const USED: u64 = 3 << AGES_AT | 3 << DENIALS_AT;
-        if self.header & USED << (2 * at as u32) != 0 {
+        // Seldom anything to change, in any of the slots.
+        const USED: u64 = 0xff << AGES_AT | 0xff << DENIALS_AT;
+        if self.header & USED != 0 {
             self.touch(at);
             self.set_denials(at, self.denials(at).saturating_sub(1));
         }

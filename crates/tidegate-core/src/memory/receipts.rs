@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::fingerprint::Fingerprint;
 use crate::clock::Timestamp;
 
-/// The most receipts at a time: some 16 MB. Beyond that the oldest is dropped, and what its request took stays taken.
+/// The most receipts at a time: some 40 MB. Beyond that the oldest is dropped, and what its request took stays taken.
 const MOST: usize = 65_536;
 /// Receipts that were taken and are still in order, beside as many as there are open ones.
 const SLACK: usize = 1_024;

@@ -328,6 +328,7 @@ impl Table {
             Some((line, at)) => {
                 self.release(line, at);
                 line.insert(at, fingerprint, slot, denials);
+                drop(probe);
             }
             None => self.insert(probe, fingerprint, slot, denials, now),
         }

@@ -94,12 +94,17 @@ end
 if live$ > 0 and newest$ >= claim_us$ then
   local stand = kept$ or (call('LLEN', log$) - 1) / 2
   local before = count_before(log$, expired$, stand, false, claim_us$ - 1, 0)
-  local given, is_whole = claim_part$, false
-  if given == 0 and before < stand and tonumber(call('LINDEX', log$, 2 * before + 1)) == claim_us$ then
+  local given, is_whole = 0, false
+  if before < stand and tonumber(call('LINDEX', log$, 2 * before + 1)) == claim_us$ then
     local total_before = before > expired$ and tonumber(call('LINDEX', log$, 2 * before)) or base$
     local own = (tonumber(call('LINDEX', log$, 2 * before + 2)) - total_before) % 2147483648
-    given = own < amount and own or amount
-    is_whole = given == own
+    if claim_part$ == 0 then
+      given = own < amount and own or amount
+      is_whole = given == own
+    elseif own >= claim_part$ then
+      -- Otherwise the log is another one by now, and what was to be given back is gone with it.
+      given = claim_part$
+    end
   end
   if given > 0 and stand - before > 1000 then
     local later = call('LRANGE', log$, 2 * before + 1, 2 * before + 2001)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use super::masked::{is_of_token, masked, without_values};
+use super::masked::{is_public, masked, without_values};
 use super::{Config, Listen, TlsConfig};
 
 /// What every variable of the environment that is meant begins with: `TIDEGATE__STORE__URL`.
@@ -134,7 +134,7 @@ fn read(path: &Path) -> Result<Table, ConfigError> {
     let content = std::fs::read_to_string(path).map_err(file)?;
     let text = |error: toml::de::Error| {
         let mut message = masked(&error.to_string());
-        if error.span().is_some_and(|span| is_of_token(&content, span.start)) {
+        if error.span().is_none_or(|span| !is_public(&content, span.start)) {
             message = without_values(&message);
         }
         ConfigError::Text { path: path.to_owned(), message }

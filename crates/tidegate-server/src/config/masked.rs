@@ -21,18 +21,28 @@ fn without_invalid_url(line: &str) -> String {
     if is_valid { line.to_owned() } else { format!("{before}url = \"***\"\n") }
 }
 
-/// Returns true if what stands at `at` in a file is of a `[[token]]`: a value there may be the token itself.
-pub(super) fn is_of_token(content: &str, at: usize) -> bool {
-    let before = content.get(..at).unwrap_or(content);
-    // The line that it is in may be the header.
-    let lines = before.lines().rev().map(str::trim_start).filter(|line| line.starts_with('['));
-    lines.take(1).any(|header| header.starts_with("[[token]]"))
+/// Sections of a file that have no secrets in them.
+const PUBLIC: [&str; 6] = ["policies", "bounds", "log", "http", "resp", "admin"];
+
+/// Returns true if what stands at `at` in a file may be shown: it is in one of the sections without secrets. Elsewhere a
+/// value may be a token or a password, in whatever place.
+pub(super) fn is_public(content: &str, at: usize) -> bool {
+    let (before, after) = content.split_at_checked(at).unwrap_or((content, ""));
+    let (above, begun) = before.rsplit_once('\n').unwrap_or(("", before));
+    let line = format!("{begun}{}", after.lines().next().unwrap_or_default());
+    let is_header = |line: &&str| line.trim_start().starts_with('[');
+    let section = Some(&*line).filter(is_header).or_else(|| above.lines().rev().find(is_header)).unwrap_or(&line);
+    let name = section.trim_start_matches(['[', ' ', '\t', '"', '\'']);
+    PUBLIC.iter().any(|public| name.starts_with(public))
 }
 
 /// A message without the values of the lines that it shows.
 pub(super) fn without_values(message: &str) -> String {
-    let shown = |line: &str| match line.split_once('=') {
-        Some((before, _)) if before.contains('|') => format!("{before}= ***"),
+    let shown = |line: &str| match line.split_once("| ") {
+        Some((number, source)) if source.contains(|c: char| c.is_alphanumeric()) => {
+            let key = source.split(['=', ' ', '\t', '"', '\'']).next().unwrap_or_default();
+            format!("{number}| {key} ***")
+        }
         _ => line.to_owned(),
     };
     message.lines().map(shown).collect::<Vec<_>>().join("\n")
@@ -60,19 +70,22 @@ fn without_queried(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_of_token, masked, without_values};
+    use super::{is_public, masked, without_values};
 
     #[test]
     fn b7_no_token_is_shown_that_stands_in_the_file_itself() {
-        let content = "[http]\nlisten = \"x\"\n[[token]]\nscopes = []\ntoken = \"hunter2\"\n[log]\nlevel = 1\n";
-        for (part, is_secret) in [("listen", false), ("token = ", true), ("level", false)] {
-            assert_eq!(is_of_token(content, content.find(part).unwrap()), is_secret, "{part}");
+        let content = "[http]\nlisten = \"x\"\n[[ token ]]\nscopes = []\ntoken = \"hunter2\"\n[log]\nlevel = 1\n";
+        for (part, is_shown) in [("listen", true), ("token = ", false), ("[[", false), ("level", true), ("[log", true)]
+        {
+            assert_eq!(is_public(content, content.find(part).unwrap()), is_shown, "{part}");
         }
-        let message = "TOML parse error at line 5\n  |\n5 | token = \"hunter2\"\n  | ^^^^^\nunknown field";
-        assert_eq!(
-            without_values(message),
-            "TOML parse error at line 5\n  |\n5 | token = ***\n  | ^^^^^\nunknown field"
-        );
+        assert!(!is_public("token = [{ token = \"hunter2\" }]", 11));
+        assert!(is_public("http.listen = 5", 14) && !is_public("", 0));
+        for source in ["token = \"hunter2\"", "token \"hunter2\"", "token=hunter2", "token\"hunter2"] {
+            let message = format!("TOML parse error at line 5\n  |\n5 | {source}\n  | ^^^^^\nunknown field");
+            let shown = "TOML parse error at line 5\n  |\n5 | token ***\n  | ^^^^^\nunknown field";
+            assert_eq!(without_values(&message), shown);
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
 use self::last_words::LastWords;
-use self::pending::Pending;
+use self::pending::{Pending, Room};
 use crate::metrics::Spoken;
 use crate::net::{Connections, Counted, Drains, Guarded, Protocol, Stream, Times, Watch};
 use crate::server::{MOST_ADMIN_CONNECTIONS, Server};
@@ -67,10 +67,16 @@ impl Http {
         #[cfg(feature = "otel")]
         let span = crate::trace::request(self.spoken(), request.uri().path(), request.headers());
         let responses = if self.is_admin { &self.server.admin_responses } else { &self.server.responses };
-        let has_room = if is_http1 { Ok(()) } else { pending::check_room(responses, watch) };
+        let room = if is_http1 { Ok(None) } else { Room::take(responses, watch).map(Some) };
+        let (room, refusal) = match room {
+            Ok(room) => (room, None),
+            Err(problem) => (None, Some(problem)),
+        };
         let answered = async {
-            has_room?;
-            route::answer(self, request, watch).await
+            match refusal {
+                Some(problem) => Err(problem),
+                None => route::answer(self, request, watch).await,
+            }
         };
         #[cfg(feature = "otel")]
         let answered = tracing::Instrument::instrument(answered, span.clone());
@@ -94,7 +100,7 @@ impl Http {
         if is_head && !is_http1 {
             *response.body_mut() = Full::default();
         }
-        Pending::of(response, is_http1, responses, watch).unwrap_or_else(|problem| {
+        Pending::of(response, room, responses, watch).unwrap_or_else(|problem| {
             self.server.metrics.refused(self.spoken());
             Pending::uncounted(problem.response())
         })

@@ -13,19 +13,14 @@ use super::problem::Problem;
 
 /// Refuses requests of other sites' pages.
 pub(super) fn check_site(fields: &HeaderMap, hosts: &[String]) -> Result<(), Problem> {
-    let refused = || {
-        Problem::new(
-            StatusCode::FORBIDDEN,
-            "a request of another site's web page is refused: its Origin is not one of `hosts`",
-        )
-    };
+    let refused = |detail: &'static str| Problem::new(StatusCode::FORBIDDEN, detail);
     if fields.get_all("sec-fetch-site").iter().any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
-        return Err(refused());
+        return Err(refused("a request of another site's web page is refused (Sec-Fetch-Site)"));
     }
     for origin in fields.get_all(ORIGIN) {
         let host = origin.to_str().ok().and_then(|text| text.split_once("://")).map(|(_, authority)| authority);
         if !host.is_some_and(|authority| is_own(authority, hosts)) {
-            return Err(refused());
+            return Err(refused("a request of another site's web page is refused: its Origin is not one of `hosts`"));
         }
     }
     Ok(())

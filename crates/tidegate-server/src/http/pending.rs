@@ -31,17 +31,44 @@ pub(super) struct Static;
 /// hold their part of the budget, until the last of them is dropped.
 pub(crate) struct Pending {
     body: Full<Bytes>,
-    held: Option<HeldResponse>,
+    room: Option<Room>,
 }
 
-/// A response's part of the budget, and of what its connection's watch knows.
-struct HeldResponse {
-    _bytes: Held,
+/// The room of a response: its part of the budget, and of what its connection may have.
+pub(super) struct Room {
+    bytes: Held,
     length: usize,
     watch: Arc<Watch>,
 }
 
-impl Drop for HeldResponse {
+impl Room {
+    /// Room for the response to one check, taken before anything is decided.
+    ///
+    /// # Errors
+    /// If too many responses are pending.
+    pub(super) fn take(budget: &Arc<Budget>, watch: &Arc<Watch>) -> Result<Self, Problem> {
+        watch.response_pending();
+        let mut room = Self { bytes: budget.held(), length: 0, watch: Arc::clone(watch) };
+        if room.resize(LARGEST_ANSWER) { Ok(room) } else { Err(refused()) }
+    }
+
+    /// Makes room for so many bytes. False, and as before, if there is none.
+    fn resize(&mut self, length: usize) -> bool {
+        let is_free = self.watch.resize_pending(self.length, length, FREE);
+        if !is_free {
+            if !self.bytes.resize(length) {
+                return false;
+            }
+            self.watch.resize_pending(self.length, length, usize::MAX);
+        } else {
+            self.bytes.resize(0);
+        }
+        self.length = length;
+        true
+    }
+}
+
+impl Drop for Room {
     fn drop(&mut self) {
         self.watch.response_taken(self.length);
     }
@@ -50,7 +77,7 @@ impl Drop for HeldResponse {
 /// Bytes of a response that hold their part of the budget.
 struct Owned {
     data: Bytes,
-    _held: HeldResponse,
+    _room: Room,
 }
 
 impl AsRef<[u8]> for Owned {
@@ -59,18 +86,11 @@ impl AsRef<[u8]> for Owned {
     }
 }
 
-/// Refuses a request of HTTP/2 whose response there would be no room for: before anything is taken.
-pub(super) fn check_room(budget: &Budget, watch: &Watch) -> Result<(), Problem> {
-    if has_room(budget, watch, LARGEST_ANSWER) { Ok(()) } else { Err(refused()) }
-}
-
-/// The same for a batch of so many checks.
+/// Refuses a batch of so many checks whose response there would be no room for: before anything is taken.
 pub(super) fn check_room_for_batch(budget: &Budget, watch: &Watch, checks: usize) -> Result<(), Problem> {
-    if has_room(budget, watch, checks.saturating_mul(BYTES_AN_ANSWER)) { Ok(()) } else { Err(refused()) }
-}
-
-fn has_room(budget: &Budget, watch: &Watch, bytes: usize) -> bool {
-    watch.pending_bytes().saturating_add(bytes) <= FREE || budget.has_room(bytes)
+    let bytes = checks.saturating_mul(BYTES_AN_ANSWER);
+    let has_room = watch.pending_bytes().saturating_add(bytes) <= FREE || budget.has_room(bytes);
+    if has_room { Ok(()) } else { Err(refused()) }
 }
 
 fn refused() -> Problem {
@@ -80,16 +100,16 @@ fn refused() -> Problem {
 impl Pending {
     /// A response that is not counted.
     pub(super) fn uncounted(response: Response) -> http::Response<Self> {
-        response.map(|body| Self { body, held: None })
+        response.map(|body| Self { body, room: None })
     }
 
-    /// A response that is counted until the client has taken it.
+    /// A response that is counted until the client has taken it. Room for one of HTTP/2 was taken before it was decided on.
     ///
     /// # Errors
     /// If too many are pending.
     pub(super) fn of(
         response: Response,
-        is_http1: bool,
+        room: Option<Room>,
         budget: &Arc<Budget>,
         watch: &Arc<Watch>,
     ) -> Result<http::Response<Self>, Problem> {
@@ -97,17 +117,15 @@ impl Pending {
             Some(Static) => 0,
             None => usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX),
         };
-        if is_http1 && length <= SMALL {
-            return Ok(Self::uncounted(response));
-        }
-        let mut bytes = budget.held();
-        let is_free = watch.pending_bytes().saturating_add(length) <= FREE;
-        if !is_free && !bytes.resize(length) {
+        let mut room = match room {
+            Some(room) => room,
+            None if length <= SMALL => return Ok(Self::uncounted(response)),
+            None => Room::take(budget, watch)?,
+        };
+        if !room.resize(length) {
             return Err(refused());
         }
-        watch.response_pending(length);
-        let held = HeldResponse { _bytes: bytes, length, watch: Arc::clone(watch) };
-        Ok(response.map(|body| Self { body, held: Some(held) }))
+        Ok(response.map(|body| Self { body, room: Some(room) }))
     }
 }
 
@@ -120,9 +138,9 @@ impl Body for Pending {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        let held = self.held.take();
-        frame.map_ok(|frame| match held {
-            Some(held) => frame.map_data(|data| Bytes::from_owner(Owned { data, _held: held })),
+        let room = self.room.take();
+        frame.map_ok(|frame| match room {
+            Some(room) => frame.map_data(|data| Bytes::from_owner(Owned { data, _room: room })),
             None => frame,
         })
     }

@@ -116,9 +116,14 @@ impl Watch {
         self.pending_bytes.load(Ordering::Relaxed)
     }
 
-    /// A response of so many bytes is on its way to the client.
-    pub(crate) fn response_pending(&self, bytes: usize) {
-        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// Counts `to` bytes of a response in place of `from`. False if that would be more than `most` of all responses.
+    pub(crate) fn resize_pending(&self, from: usize, to: usize, most: usize) -> bool {
+        let resized = |bytes: usize| bytes.checked_sub(from)?.checked_add(to).filter(|bytes| *bytes <= most);
+        self.pending_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, resized).is_ok()
+    }
+
+    /// A response is on its way to the client, or will be.
+    pub(crate) fn response_pending(&self) {
         if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
             self.pending_since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         }

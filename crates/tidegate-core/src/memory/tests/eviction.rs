@@ -248,3 +248,25 @@ fn a2_no_client_frees_itself_by_a_log_that_exceeds_the_budget() {
     }
     assert_eq!(passed, 8_000);
 }
+
+/// Where one client's log is what exceeds the budget, the many small records of the same policy are not evicted for it.
+#[test]
+fn a2_a_large_log_evicts_no_small_record_of_its_own_policy() {
+    let clock = ManualClock::new();
+    let builder = MemoryStore::builder().max_keys(100_000).max_record_bytes(1 << 20).clock(clock.clone());
+    let limiter = Limiter::new(builder.build_with(SECRET).unwrap(), "sliding_window_log 5/day".parse().unwrap());
+    let limiter = limiter.in_namespace(&crate::Name::new("p").unwrap(), limiter.policy().clone());
+    let denied: Vec<String> = (0..1_000).map(|number| format!("denied {number}")).collect();
+    denied.iter().for_each(|key| exhaust(&limiter, key, 1));
+    let large = limiter.with_policy("sliding_window_log 1_000_000/day".parse().unwrap());
+    for _ in 0..100_000 {
+        clock.advance(Duration::from_nanos(10));
+        assert!(large.check("large").cost(0.001).now().unwrap().is_allowed());
+    }
+    assert!(limiter.store().stats().record_bytes > 1 << 20);
+    assert!(denied.iter().all(|key| limiter.check(key).now().unwrap().is_denied()));
+    // Another client's request evicts what is too large.
+    limiter.check("new").now().unwrap();
+    assert!(limiter.store().stats().record_bytes < 1 << 20);
+    assert!(denied.iter().all(|key| limiter.check(key).now().unwrap().is_denied()));
+}

@@ -115,3 +115,17 @@ fn a5_a_request_on_more_keys_than_there_is_room_for_leaves_no_more_than_that() {
     assert_eq!(store.stats().keys, 2);
     store.table.assert_sound();
 }
+
+/// A denied request has no receipt, also where a candidate would have allowed it.
+#[test]
+fn a3_denied_requests_leave_no_receipts_of_candidates() {
+    let rules = Rules::new("fixed_window 1/hour".parse().unwrap());
+    let rules = rules.candidate("fixed_window 1000000/hour".parse().unwrap());
+    let gate = Gate::memory(Book::new().with("p", rules).unwrap());
+    assert!(ready(gate.decide_with_receipt(Subject::new("p", "k"), "first")).unwrap().1);
+    for number in 0..66_000 {
+        assert!(!ready(gate.decide_with_receipt(Subject::new("p", "k"), &number.to_string())).unwrap().1);
+    }
+    let free = Subject { cost: Cost::ZERO, ..Subject::new("p", "k") };
+    assert!(ready(gate.settle(free, "first")).unwrap().is_some());
+}
