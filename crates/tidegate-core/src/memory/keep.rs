@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use super::line::{Kind, Slot};
 use super::packed::Packed;
 use super::plan::CounterPlan;
-use super::table::{Change, Job, Use, Work};
+use super::work::{Change, Job, Use, Work};
 use crate::algorithm::{Algorithm, Claims, Step, StepState, Written, decide, is_ahead, probe, refund};
 use crate::decision::{Decision, Verdict};
 use crate::policy::Policy;

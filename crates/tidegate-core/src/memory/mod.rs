@@ -15,10 +15,12 @@ mod plan;
 mod probe;
 mod receipts;
 mod snapshot;
+mod sweep;
 mod table;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
 mod together;
+mod work;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -44,8 +46,9 @@ use keep::{Admitting, Checking, InRecord, InSlot, InSlotOrRecord, Operation, Pro
 use line::Slot;
 use plan::Kept;
 use receipts::Receipts;
-use table::{Change, Job, Place, Table, Work};
+use table::{Place, Table};
 use together::Locked;
+use work::{Change, Job, Work};
 
 /// How many keys are hashed and brought near before the first of them is decided on.
 const BATCH: usize = 32;

@@ -12,6 +12,7 @@ use super::fingerprint::Fingerprint;
 use super::groups::Groups;
 use super::line::{Guard, Kind, Line, SLOTS, Slot};
 use super::probe::Probe;
+use super::work::{Change, Job, Use, Work};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::hardware;
@@ -21,9 +22,6 @@ use crate::sync::{AtomicU64, Ordering};
 /// How many lines an entry may stand away from its home, its home included: so many that there is a place for each of
 /// `max_keys`.
 pub(super) const REACH: usize = 64;
-/// How long what has expired is left in its place where nobody else needs it: a key that is used all the time would
-/// otherwise be forgotten and added again all the time. In nanoseconds.
-const GRACE: u64 = 1_000_000_000;
 /// Of a hundred slots, how many `max_keys` fills.
 const FILL_PERCENT: u64 = 70;
 
@@ -43,7 +41,7 @@ pub(super) struct Table {
     pub(super) groups: Groups,
     /// Lines that each new key sweeps: so many that all have been swept, and grow older, about three times while the table is
     /// filled anew.
-    lines_swept: u64,
+    pub(super) lines_swept: u64,
     clock: Clock,
     pub(super) counts: Counts,
 }
@@ -52,68 +50,11 @@ pub(super) struct Table {
 #[repr(align(128))]
 pub(super) struct Counts {
     pub(super) keys: AtomicU64,
-    cursor: AtomicU64,
+    pub(super) cursor: AtomicU64,
     pub(super) evictions: AtomicU64,
     pub(super) denied_evictions: AtomicU64,
     pub(super) record_evictions: AtomicU64,
     pub(super) expiries: AtomicU64,
-}
-
-/// What a check did to an entry.
-pub(super) struct Change {
-    /// What to write; `None` leaves it as it is.
-    pub(super) write: Option<Slot>,
-    /// Whether it is of another kind than what stood there.
-    pub(super) is_other_kind: bool,
-    /// The use of the entry, for eviction.
-    pub(super) use_: Use,
-}
-
-/// The use of an entry by a request: it decides what a full table evicts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    Admitted,
-    Denied,
-    /// Anything that takes nothing.
-    Looked,
-}
-
-/// What is to be done with the entry of a key. A type of its own for each algorithm and each thing to do, and no value:
-/// all that a check needs is handed on in registers.
-pub(super) trait Work {
-    /// The limit, or the limits, at hand.
-    type Step: ?Sized;
-    /// The request's own values: most often its cost.
-    type Input: Copy;
-
-    /// Decides on what stands in the entry's slot, if there is one, and says what becomes of it.
-    fn run(job: &Job<'_, Self::Step, Self::Input>, slot: Option<Slot>) -> (Decision, Change);
-
-    /// The same in the commonest case, where a request is admitted and only the slot's time changes, to the one that is
-    /// answered: `None` in any other.
-    #[inline(always)]
-    fn run_swiftly(_step: &Self::Step, _slot: Slot, _now: u64, _input: Self::Input) -> Option<(u64, Decision)> {
-        None
-    }
-}
-
-/// A check on its way through the table.
-pub(super) struct Job<'a, S: ?Sized, I> {
-    pub(super) table: &'a Table,
-    pub(super) step: &'a S,
-    pub(super) fingerprint: Fingerprint,
-    pub(super) now: u64,
-    pub(super) input: I,
-}
-
-impl<'a, S: ?Sized, I: Copy> Job<'a, S, I> {
-    /// The same job under another limit, or the same limit in another form.
-    pub(super) fn with_step<'b, T: ?Sized>(&self, step: &'b T) -> Job<'b, T, I>
-    where
-        'a: 'b,
-    {
-        Job { table: self.table, step, fingerprint: self.fingerprint, now: self.now, input: self.input }
-    }
 }
 
 /// Where a key is looked for: its home, by number and at hand.
@@ -289,13 +230,6 @@ impl Table {
         decision
     }
 
-    /// Sweeps a line for a new key, so that entries expire as fast as new keys come. The entries there grow older.
-    pub(super) fn sweep_for_new_key(&self, now: u64) {
-        for _ in 0..self.lines_swept {
-            self.sweep_line(now, true);
-        }
-    }
-
     /// Looks after the table once a request on several keys is done.
     pub(super) fn after_together(&self, fingerprints: &[Fingerprint], now: u64) {
         self.sweep_for_new_key(now);
@@ -408,36 +342,6 @@ impl Table {
             self.arena.remove(slot.amount, line.fingerprint(at));
         }
         line.clear(at);
-    }
-
-    /// Looks after the next line: forgets what has expired there, and that it overflowed once that is over.
-    #[cold]
-    pub(super) fn sweep(&self, now: u64) {
-        self.sweep_line(now, false);
-    }
-
-    pub(super) fn sweep_line(&self, now: u64, grows_older: bool) {
-        let index = (self.counts.cursor.fetch_add(1, Ordering::Relaxed) % self.lines.len() as u64) as usize;
-        let mut probe = Probe::new(self, index, self.lines[index].lock());
-        for at in 0..SLOTS {
-            let slot = probe.lines[0].slot(at);
-            if slot.kind != Kind::Empty && slot.is_expired(now.saturating_sub(GRACE)) {
-                self.clear(&mut probe.lines[0], at);
-                self.counts.expiries.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        if grows_older {
-            probe.lines[0].grow_older();
-        }
-        // A full line will be passed again: only where there is room is it worth a look whether it still is.
-        let may_be_over = probe.lines[0].has_overflowed() && probe.lines[0].vacancy().is_some();
-        if may_be_over && !probe.is_passed_by_any() {
-            probe.lines[0].set_overflowed(false);
-        }
-        // The next one to come finds its line near.
-        if let Some(next) = self.lines.get(index + 1) {
-            hardware::prefetch(next);
-        }
     }
 }
 

@@ -6,7 +6,8 @@
 use super::evict::{NEAR, Newcomer, SMALL};
 use super::fingerprint::Fingerprint;
 use super::line::{Guard, Slot};
-use super::table::{Change, Place, REACH, Table, apply};
+use super::table::{Place, REACH, Table, apply};
+use super::work::Change;
 
 /// Locked lines with their numbers, from the lowest up. Those in which an entry may be found are next to each other.
 pub(super) struct Locked<'a> {
