@@ -163,8 +163,8 @@ fn ten_thousand_in_a_pipeline() {
     sending.join().unwrap();
     assert_eq!(allowed, 100);
     // Other commands in between keep their places.
-    let mixed = b"PING\r\nCL.THROTTLE m 0 1 60\r\nECHO hi\r\nCL.THROTTLE m 0 1 60\r\nDEL m\r\nCL.THROTTLE m 0 1 60\r\nnope\r\nQUIT\r\nPING\r\n";
-    client.send(mixed);
+    let lines = b"PING\r\nCL.THROTTLE m 0 1 60\r\nECHO hi\r\nCL.THROTTLE m 0 1 60\r\nDEL m\r\nCL.THROTTLE m 0 1 60\r\n";
+    client.send(&[&lines[..], &command(&["nope"]), b"QUIT\r\nPING\r\n"].concat());
     let expected = "+PONG\r\n*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n$2\r\nhi\r\n*5\r\n:1\r\n:1\r\n:0\r\n:60\r\n:60\r\n:1\r\n\
                     *5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n-ERR unknown command 'nope', with args beginning with: \r\n+OK\r\n";
     assert_eq!(client.rest(), expected);
