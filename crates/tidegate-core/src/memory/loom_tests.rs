@@ -23,7 +23,8 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
 fn add_one(line: &Line) {
     let (mut line, at) = line.lock_and_guess(KEY);
     line.visit();
-    assert!(line.is_at(at, KEY));
+    let at = at.unwrap();
+    assert!(line.is_at_tagged(at, KEY));
     let Slot { time, amount, .. } = line.slot(at);
     assert_eq!(time, amount, "half of a write was seen");
     line.write(at, slot(time + 1, amount + 1));
