@@ -336,6 +336,34 @@ mod tests {
         }
     }
 
+    /// The scripts as Redis runs them, for a reader: `lua/composed/`. `TIDEGATE_UPDATE_GOLDEN=1 cargo test -p tidegate-redis
+    /// golden` writes them anew.
+    #[test]
+    fn golden_scripts_are_what_redis_runs() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lua/composed");
+        let check = |policy: &str, load| Script::check(&policy.parse().unwrap(), load).unwrap();
+        let mut scripts = vec![("generic".to_owned(), Script::generic().clone())];
+        for (name, policy) in [
+            ("bucket", "gcra 1/s"),
+            ("fixed_window", "fixed_window 1/s"),
+            ("sliding_window_counter", "sliding_window_counter 1/s"),
+            ("sliding_window_log", "sliding_window_log 1/s"),
+            ("bucket_window_and_log", "gcra 1/s; fixed_window 1/m; sliding_window_log 1/h"),
+        ] {
+            scripts.push((format!("{name}.one"), check(policy, Load::One)));
+            scripts.push((format!("{name}.many"), check(policy, Load::Many)));
+        }
+        for (name, script) in scripts {
+            let path = folder.join(format!("{name}.lua"));
+            if std::env::var_os("TIDEGATE_UPDATE_GOLDEN").is_some() {
+                std::fs::create_dir_all(&folder).unwrap();
+                std::fs::write(&path, &*script.text).unwrap();
+            }
+            let golden = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(golden == *script.text, "{} is not what Redis runs: see this test", path.display());
+        }
+    }
+
     /// Whatever limits clients send: their order, their numbers and their count make no more scripts than this.
     #[test]
     fn a4_the_number_of_scripts_is_bounded() {
