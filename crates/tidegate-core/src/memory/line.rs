@@ -325,7 +325,9 @@ impl Guard<'_> {
         const USED: u64 = 0xff << AGES_AT | 0xff << DENIALS_AT;
         if self.header & USED != 0 {
             self.touch(at);
-            self.set_denials(at, self.denials(at).saturating_sub(1));
+            if self.header & 0xff << DENIALS_AT != 0 {
+                self.set_denials(at, self.denials(at).saturating_sub(1));
+            }
         }
     }
 
