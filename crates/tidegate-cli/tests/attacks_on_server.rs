@@ -274,7 +274,7 @@ fn b6_failed_authentication_is_slow() {
     assert!(said.contains("+OK"), "{said}");
 }
 
-/// What was sent beyond a few wrong passwords does not keep the connection, which the client may have closed long ago.
+/// A few wrong passwords end the connection, however many more were sent. The client may have closed it long ago.
 #[test]
 fn b6_a_few_wrong_passwords_end_the_connection() {
     let folder = Folder::new();

@@ -27,7 +27,7 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
     let file = not_followed(&mut options).open(&lock).map_err(|error| of(&lock, &error))?;
-    // Whoever can open it can lock it.
+    // A program that can open the file can lock it.
     file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(|error| of(&lock, &error))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Lock(file)),

@@ -22,7 +22,7 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
     /// Shared by all limiters that these settings are of.
     local: Arc<Local>,
-    /// What was denied, by namespace.
+    /// Remembered denials, by namespace.
     caches: Arc<Caches>,
     /// The same for all limiters, where there may be many and few keys of each.
     denied: Option<Arc<DenyCache>>,

@@ -6,8 +6,8 @@ use super::table::Table;
 use crate::hardware;
 use crate::sync::Ordering;
 
-/// How long what has expired is left in its place where nothing else needs it: a key that is used all the time would
-/// otherwise be forgotten and added again all the time. In nanoseconds.
+/// The time for which an expired entry is left in its place, in nanoseconds. A key that is used all the time would otherwise
+/// be deleted and added again all the time.
 const GRACE: u64 = 1_000_000_000;
 
 impl Table {

@@ -5,11 +5,11 @@ use super::line::Slot;
 use super::table::Table;
 use crate::decision::Decision;
 
-/// What a check did to an entry.
+/// The change that a request makes to an entry.
 pub(super) struct Change {
-    /// What to write; `None` leaves it as it is.
+    /// The slot to write; `None` leaves it as it is.
     pub(super) write: Option<Slot>,
-    /// Whether it is of another kind than what stood there.
+    /// True if it is of another kind than the slot before.
     pub(super) is_other_kind: bool,
     /// The use of the entry, for eviction.
     pub(super) use_: Use,
@@ -24,7 +24,7 @@ pub(super) enum Use {
     Looked,
 }
 
-/// What is to be done with the entry of a key. A type of its own for each algorithm and each thing to do, and no value:
+/// Work on the entry of a key. A type of its own for each algorithm and each operation, and no value:
 /// all that a check needs is handed on in registers.
 pub(super) trait Work {
     /// The limit, or the limits, at hand.

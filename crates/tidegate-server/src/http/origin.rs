@@ -42,7 +42,7 @@ pub(super) fn check_host(head: &Parts, hosts: &[String]) -> Result<(), Problem> 
 
 /// Returns true if `host` or `host:port` is a loopback name or a configured one.
 fn is_own(authority: &str, hosts: &[String]) -> bool {
-    // What comes before an `@` is a user, and no name of a host.
+    // The part before an `@` is a user, not a host.
     if authority.contains('@') {
         return false;
     }
