@@ -14,7 +14,11 @@ use tidegate::actix::{RateLimit, key};
 async fn main() -> anyhow::Result<()> {
     // Made once: the workers' clones of it share what they count.
     let limit = RateLimit::memory("5/minute".parse()?, key::client_address());
-    let app = move || App::new().wrap(limit.clone()).route("/", web::get().to(|| async { "hello\n" }));
+    let app = move || {
+        App::new()
+            .wrap(limit.clone())
+            .route("/", web::get().to(|| async { "hello\n" }))
+    };
     let listen = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let server = HttpServer::new(app).bind(listen)?;
     if let Some(address) = server.addrs().first() {

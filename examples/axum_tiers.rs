@@ -29,7 +29,9 @@ fn book() -> anyhow::Result<Book> {
         .exception("header:x-user:status-page", Exception::Unlimited)?;
     // A looser one for everybody behind one address, so that nobody gets around the first by many names.
     let per_address = Rules::new("sliding_window_counter 100/minute".parse()?);
-    Ok(Book::new().with("per_user", per_user)?.with("per_address", per_address)?)
+    Ok(Book::new()
+        .with("per_user", per_user)?
+        .with("per_address", per_address)?)
 }
 
 fn app(gate: Gate<AnyStore>) -> anyhow::Result<Router> {
@@ -57,8 +59,12 @@ async fn metrics(State(registry): State<Arc<Registry>>) -> String {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
-    let gate = Gate::connect(&url, book()?).await.with_context(|| format!("the store at {url}"))?;
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
+    let gate = Gate::connect(&url, book()?)
+        .await
+        .with_context(|| format!("the store at {url}"))?;
     let listen = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let listener = tokio::net::TcpListener::bind(listen).await?;
     println!("listening on http://{}", listener.local_addr()?);

@@ -31,7 +31,9 @@ const MAX_TOKENS: u64 = 500;
 /// What the answer can cost at most: what the client asks for, and no less than nothing.
 fn reserved(uri: &axum::http::Uri) -> u64 {
     let query = uri.query().unwrap_or_default();
-    let asked = query.split('&').find_map(|pair| pair.strip_prefix("max_tokens=")?.parse().ok());
+    let asked = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("max_tokens=")?.parse().ok());
     asked.unwrap_or(MAX_TOKENS).max(1)
 }
 
@@ -46,7 +48,9 @@ fn app() -> anyhow::Result<Router> {
         .cost(|request| reserved(&request.uri))
         .never_status(413)
         .settle();
-    Ok(Router::new().route("/complete", get(complete)).route_layer(RateLimitLayer::new(limits)))
+    Ok(Router::new()
+        .route("/complete", get(complete))
+        .route_layer(RateLimitLayer::new(limits)))
 }
 
 /// Stands for the model: it answers the prompt's words in reverse, one at a time.
@@ -55,7 +59,11 @@ async fn complete(
     uri: axum::http::Uri,
     Query(completion): Query<Completion>,
 ) -> Body {
-    let words: Vec<String> = completion.prompt.split_whitespace().map(|word| format!("{word} ")).collect();
+    let words: Vec<String> = completion
+        .prompt
+        .split_whitespace()
+        .map(|word| format!("{word} "))
+        .collect();
     // No more than was reserved.
     let most = usize::try_from(reserved(&uri)).unwrap_or(usize::MAX);
     let tokens = words.into_iter().rev().take(most).map(move |token| {

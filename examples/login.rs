@@ -31,13 +31,20 @@ fn app() -> anyhow::Result<Router> {
     let strict = Rules::new("sliding_window_log 5 per 15 minutes".parse()?);
     // Somebody who locks an account out by guessing hurts its owner: more room there.
     let loose = Rules::new("sliding_window_log 20 per 15 minutes".parse()?);
-    let gate = Gate::memory(Book::new().with("per_address", strict)?.with("per_account", loose)?);
+    let gate = Gate::memory(
+        Book::new()
+            .with("per_address", strict)?
+            .with("per_account", loose)?,
+    );
     let limits = Limits::new(gate.clone())
         .limit("per_address", key::client_address())?
         .count_when(|reply| reply.status == StatusCode::UNAUTHORIZED)
         // Who hangs up has tried, too.
         .count_aborted();
-    Ok(Router::new().route("/login", post(login)).layer(RateLimitLayer::new(limits)).with_state(gate))
+    Ok(Router::new()
+        .route("/login", post(login))
+        .layer(RateLimitLayer::new(limits))
+        .with_state(gate))
 }
 
 /// The account is in the body, which a layer does not read: it is limited here.

@@ -21,5 +21,7 @@ async fn main() -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind(listen).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let server = Server::builder().layer(limit).add_service(health);
-    Ok(server.serve_with_incoming(TcpIncoming::from(listener)).await?)
+    Ok(server
+        .serve_with_incoming(TcpIncoming::from(listener))
+        .await?)
 }

@@ -31,13 +31,19 @@ fn start(name: &str, arguments: &[&str]) -> Example {
         other => panic!("there is no example {other}"),
     };
     let mut command = Command::new(path);
-    command.args(arguments).env("LISTEN", "127.0.0.1:0").stdout(Stdio::piped());
+    command
+        .args(arguments)
+        .env("LISTEN", "127.0.0.1:0")
+        .stdout(Stdio::piped());
     let mut process = command.spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
     // What else it says is read on, so that it never waits for a reader.
     std::thread::spawn(move || lines.for_each(drop));
-    let url = first.strip_prefix("listening on ").unwrap_or_else(|| panic!("{first}")).to_owned();
+    let url = first
+        .strip_prefix("listening on ")
+        .unwrap_or_else(|| panic!("{first}"))
+        .to_owned();
     Example { process, url }
 }
 
@@ -45,9 +51,17 @@ impl Example {
     /// The status, and all that curl shows.
     fn curl(&self, path: &str, options: &[&str]) -> (u16, String) {
         let url = format!("{}{path}", self.url);
-        let output = Command::new("curl").args(["--silent", "--include"]).args(options).arg(url).output().unwrap();
+        let output = Command::new("curl")
+            .args(["--silent", "--include"])
+            .args(options)
+            .arg(url)
+            .output()
+            .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = text
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
         (status.unwrap_or_else(|| panic!("{text:?}")), text)
     }
 
@@ -60,12 +74,27 @@ fn tiers(arguments: &[&str]) {
     let example = start("axum_tiers", arguments);
     let (status, text) = example.curl("/", &["-H", "x-user: ann"]);
     assert_eq!(status, 200);
-    assert!(text.contains("ratelimit-policy: \"per_user\";q=5;w=60, \"per_address\";q=100;w=60"), "{text}");
-    assert_eq!(example.statuses(5, "/", &["-H", "x-user: ann"]), [200, 200, 200, 200, 429]);
-    assert_eq!(example.statuses(8, "/", &["-H", "x-user: bob", "-H", "x-tier: gold"]), [200; 8]);
-    assert_eq!(example.statuses(6, "/", &["-H", "x-user: status-page"]), [200; 6]);
+    assert!(
+        text.contains("ratelimit-policy: \"per_user\";q=5;w=60, \"per_address\";q=100;w=60"),
+        "{text}"
+    );
+    assert_eq!(
+        example.statuses(5, "/", &["-H", "x-user: ann"]),
+        [200, 200, 200, 200, 429]
+    );
+    assert_eq!(
+        example.statuses(8, "/", &["-H", "x-user: bob", "-H", "x-tier: gold"]),
+        [200; 8]
+    );
+    assert_eq!(
+        example.statuses(6, "/", &["-H", "x-user: status-page"]),
+        [200; 6]
+    );
     let (_, metrics) = example.curl("/metrics", &[]);
-    assert!(metrics.contains("tidegate_checks_total{policy=\"per_user\",outcome=\"denied\"} 1"), "{metrics}");
+    assert!(
+        metrics.contains("tidegate_checks_total{policy=\"per_user\",outcome=\"denied\"} 1"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -82,14 +111,22 @@ fn axum_tiers_on_redis() {
 #[test]
 fn actix_service() {
     let example = start("actix_service", &[]);
-    assert_eq!(example.statuses(6, "/", &[]), [200, 200, 200, 200, 200, 429]);
+    assert_eq!(
+        example.statuses(6, "/", &[]),
+        [200, 200, 200, 200, 200, 429]
+    );
 }
 
 #[test]
 fn login() {
     let example = start("login", &[]);
-    let attempt =
-        |times, password: &str| example.statuses(times, "/login", &["-d", &format!("name=ann&password={password}")]);
+    let attempt = |times, password: &str| {
+        example.statuses(
+            times,
+            "/login",
+            &["-d", &format!("name=ann&password={password}")],
+        )
+    };
     assert_eq!(attempt(8, "secret"), [200; 8]);
     assert_eq!(attempt(5, "wrong"), [401; 5]);
     assert_eq!(attempt(1, "secret"), [429]);
@@ -106,8 +143,15 @@ fn llm_gateway() {
     assert_eq!(status, 200);
     assert!(text.ends_with("fox brown quick the "), "{text}");
     // What was not used is given back once the answer has ended.
-    let left = || ask("fox", 1, "sk-1").1.split("r=").nth(1).and_then(|text| text.split(';').next()?.parse().ok());
-    assert!(wait_for(Duration::from_secs(10), || left().is_some_and(|left: u64| left > 950)));
+    let left = || {
+        ask("fox", 1, "sk-1")
+            .1
+            .split("r=")
+            .nth(1)
+            .and_then(|text| text.split(';').next()?.parse().ok())
+    };
+    assert!(wait_for(Duration::from_secs(10), || left()
+        .is_some_and(|left: u64| left > 950)));
     assert_eq!(ask("fox", 1_001, "sk-1").0, 413);
     assert_eq!(ask("fox", 1_000, "sk-2").0, 200);
 }
@@ -118,21 +162,48 @@ fn attribute() {
     let url = format!("{}?timeout=5s", redis.url());
     for arguments in [&[][..], &[url.as_str()]] {
         let example = start("attribute", arguments);
-        let answers: Vec<_> = (0..6).map(|_| example.curl("/search?user=ann", &[])).collect();
-        assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [200, 200, 200, 200, 200, 429]);
-        assert!(answers[1].1.ends_with("told you by mail\n") && answers[2].1.contains("mail: fixed_window 2/hour"));
+        let answers: Vec<_> = (0..6)
+            .map(|_| example.curl("/search?user=ann", &[]))
+            .collect();
+        assert_eq!(
+            answers
+                .iter()
+                .map(|(status, _)| *status)
+                .collect::<Vec<_>>(),
+            [200, 200, 200, 200, 200, 429]
+        );
+        assert!(
+            answers[1].1.ends_with("told you by mail\n")
+                && answers[2].1.contains("mail: fixed_window 2/hour")
+        );
     }
 }
 
 #[tokio::test]
 async fn tonic_service() {
     let example = start("tonic_service", &[]);
-    let channel = tonic::transport::Endpoint::new(example.url.clone()).unwrap().connect().await.unwrap();
+    let channel = tonic::transport::Endpoint::new(example.url.clone())
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
     let mut client = tonic_health::pb::health_client::HealthClient::new(channel);
     let mut codes = Vec::new();
     for _ in 0..6 {
-        let answer = client.check(tonic_health::pb::HealthCheckRequest::default()).await;
+        let answer = client
+            .check(tonic_health::pb::HealthCheckRequest::default())
+            .await;
         codes.push(answer.err().map(|status| status.code()));
     }
-    assert_eq!(codes, [None, None, None, None, None, Some(tonic::Code::ResourceExhausted)]);
+    assert_eq!(
+        codes,
+        [
+            None,
+            None,
+            None,
+            None,
+            None,
+            Some(tonic::Code::ResourceExhausted)
+        ]
+    );
 }

@@ -63,53 +63,137 @@ fn test() -> anyhow::Result<()> {
     cargo(&["test", "--workspace", "--locked"], &[])?;
     // What is lock-free, in every order that threads can take it. In a folder of its own, so that going to and fro does
     // not build everything anew.
-    let loom =
-        ["test", "--release", "--locked", "--package", "tidegate-core", "--lib", "--target-dir", "target/loom", "loom"];
+    let loom = [
+        "test",
+        "--release",
+        "--locked",
+        "--package",
+        "tidegate-core",
+        "--lib",
+        "--target-dir",
+        "target/loom",
+        "loom",
+    ];
     cargo(&loom, &[("RUSTFLAGS", "--cfg tidegate_loom")])
 }
 
 fn lint() -> anyhow::Result<()> {
     cargo(&["fmt", "--all", "--check"], &[])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"], &[])?;
+    cargo(
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "--deny",
+            "warnings",
+        ],
+        &[],
+    )?;
     // Each feature alone: what it leaves out must not be missed.
-    for feature in ["", "redis", "tower", "axum", "tonic", "actix", "macros", "prometheus", "opentelemetry", "tracing"]
-    {
-        let alone = ["clippy", "--package", "tidegate", "--no-default-features", "--features", feature, "--locked"];
+    for feature in [
+        "",
+        "redis",
+        "tower",
+        "axum",
+        "tonic",
+        "actix",
+        "macros",
+        "prometheus",
+        "opentelemetry",
+        "tracing",
+    ] {
+        let alone = [
+            "clippy",
+            "--package",
+            "tidegate",
+            "--no-default-features",
+            "--features",
+            feature,
+            "--locked",
+        ];
         cargo(&[&alone[..], &["--", "--deny", "warnings"]].concat(), &[])?;
     }
     // What is shipped is built without what the tests turn on.
-    cargo(&["clippy", "--package", "tidegate-cli", "--locked", "--", "--deny", "warnings"], &[])?;
-    cargo(&["doc", "--workspace", "--no-deps", "--locked"], &[("RUSTDOCFLAGS", "--deny warnings")])
+    cargo(
+        &[
+            "clippy",
+            "--package",
+            "tidegate-cli",
+            "--locked",
+            "--",
+            "--deny",
+            "warnings",
+        ],
+        &[],
+    )?;
+    cargo(
+        &["doc", "--workspace", "--no-deps", "--locked"],
+        &[("RUSTDOCFLAGS", "--deny warnings")],
+    )
 }
 
 fn bench(arguments: &[String]) -> anyhow::Result<()> {
     tools::ensure()?;
-    let mut command = vec!["run", "--quiet", "--profile", "bench", "--locked", "--package", "tidegate-bench", "--"];
+    let mut command = vec![
+        "run",
+        "--quiet",
+        "--profile",
+        "bench",
+        "--locked",
+        "--package",
+        "tidegate-bench",
+        "--",
+    ];
     command.extend(arguments.iter().map(String::as_str));
     match arguments.first().map(String::as_str) {
         Some("server") => tools::ensure_for_server()?,
         Some("attack") => {}
         _ => return cargo(&command, &[]),
     }
-    cargo(&["build", "--quiet", "--profile", "bench", "--locked", "--package", "tidegate-cli"], &[])?;
+    cargo(
+        &[
+            "build",
+            "--quiet",
+            "--profile",
+            "bench",
+            "--locked",
+            "--package",
+            "tidegate-cli",
+        ],
+        &[],
+    )?;
     let target = match std::env::var("CARGO_TARGET_DIR") {
         Ok(folder) => folder,
         Err(_) => root()?.join("target").display().to_string(),
     };
-    cargo(&command, &[("TIDEGATE_BIN", &format!("{target}/release/tidegate"))])
+    cargo(
+        &command,
+        &[("TIDEGATE_BIN", &format!("{target}/release/tidegate"))],
+    )
 }
 
 fn root() -> anyhow::Result<&'static Path> {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is in the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("xtask is in the repository")
 }
 
 /// Runs cargo in the repository, and shows how.
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
-    let shown: Vec<String> = environment.iter().map(|(name, value)| format!("{name}='{value}' ")).collect();
+    let shown: Vec<String> = environment
+        .iter()
+        .map(|(name, value)| format!("{name}='{value}' "))
+        .collect();
     eprintln!("> {}cargo {}", shown.concat(), arguments.join(" "));
     let root = root()?;
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(program).args(arguments).envs(environment.iter().copied()).current_dir(root).status()?;
+    let status = Command::new(program)
+        .args(arguments)
+        .envs(environment.iter().copied())
+        .current_dir(root)
+        .status()?;
     if !status.success() {
         bail!("cargo {} failed", arguments.join(" "));
     }

@@ -13,19 +13,71 @@ struct Tool {
 }
 
 const TOOLS: [Tool; 13] = [
-    Tool { program: "bash", purpose: "pipes and bounds on memory", package: "bash" },
-    Tool { program: "script", purpose: "a real terminal", package: "bsdutils" },
-    Tool { program: "curl", purpose: "a client that does as Retry-After says", package: "curl" },
-    Tool { program: "redis-server", purpose: "real servers and clusters", package: "redis-server" },
-    Tool { program: "redis-sentinel", purpose: "real failovers", package: "redis-sentinel" },
-    Tool { program: "taskset", purpose: "a core for each side of a measurement", package: "util-linux" },
-    Tool { program: "openssl", purpose: "certificates for TLS", package: "openssl" },
-    Tool { program: "redis-cli", purpose: "a client for RESP", package: "redis-tools" },
-    Tool { program: "redis-benchmark", purpose: "a client for RESP that asks much", package: "redis-tools" },
-    Tool { program: "promtool", purpose: "what Prometheus thinks of metrics", package: "prometheus" },
-    Tool { program: "python3", purpose: "clients in Python", package: "python3-venv" },
-    Tool { program: "node", purpose: "clients in Node.js", package: "nodejs" },
-    Tool { program: "npm", purpose: "what these need", package: "npm" },
+    Tool {
+        program: "bash",
+        purpose: "pipes and bounds on memory",
+        package: "bash",
+    },
+    Tool {
+        program: "script",
+        purpose: "a real terminal",
+        package: "bsdutils",
+    },
+    Tool {
+        program: "curl",
+        purpose: "a client that does as Retry-After says",
+        package: "curl",
+    },
+    Tool {
+        program: "redis-server",
+        purpose: "real servers and clusters",
+        package: "redis-server",
+    },
+    Tool {
+        program: "redis-sentinel",
+        purpose: "real failovers",
+        package: "redis-sentinel",
+    },
+    Tool {
+        program: "taskset",
+        purpose: "a core for each side of a measurement",
+        package: "util-linux",
+    },
+    Tool {
+        program: "openssl",
+        purpose: "certificates for TLS",
+        package: "openssl",
+    },
+    Tool {
+        program: "redis-cli",
+        purpose: "a client for RESP",
+        package: "redis-tools",
+    },
+    Tool {
+        program: "redis-benchmark",
+        purpose: "a client for RESP that asks much",
+        package: "redis-tools",
+    },
+    Tool {
+        program: "promtool",
+        purpose: "what Prometheus thinks of metrics",
+        package: "prometheus",
+    },
+    Tool {
+        program: "python3",
+        purpose: "clients in Python",
+        package: "python3-venv",
+    },
+    Tool {
+        program: "node",
+        purpose: "clients in Node.js",
+        package: "nodejs",
+    },
+    Tool {
+        program: "npm",
+        purpose: "what these need",
+        package: "npm",
+    },
 ];
 
 /// Clients of other languages, at the versions that were tried.
@@ -48,9 +100,14 @@ pub(crate) fn ensure_clients(root: &Path) -> anyhow::Result<()> {
         PYTHON.join(" "),
         NODE.join(" ")
     );
-    let status = Command::new("sh").args(["-ec", &script]).current_dir(&folder).status()?;
+    let status = Command::new("sh")
+        .args(["-ec", &script])
+        .current_dir(&folder)
+        .status()?;
     if !status.success() {
-        bail!("clients of other languages could not be installed from PyPI and npm: the tests of the server need them");
+        bail!(
+            "clients of other languages could not be installed from PyPI and npm: the tests of the server need them"
+        );
     }
     std::fs::write(note, wanted)?;
     Ok(())
@@ -58,8 +115,16 @@ pub(crate) fn ensure_clients(root: &Path) -> anyhow::Result<()> {
 
 /// What `bench server` needs beside them.
 const SERVER_TOOLS: [Tool; 2] = [
-    Tool { program: "wrk", purpose: "a load over HTTP", package: "wrk" },
-    Tool { program: "protoc", purpose: "throttlecrab-server is built with it", package: "protobuf-compiler" },
+    Tool {
+        program: "wrk",
+        purpose: "a load over HTTP",
+        package: "wrk",
+    },
+    Tool {
+        program: "protoc",
+        purpose: "throttlecrab-server is built with it",
+        package: "protobuf-compiler",
+    },
 ];
 
 /// Sees to it that every tool is there: installed by apt where that can be, named where it cannot.
@@ -73,22 +138,34 @@ pub(crate) fn ensure_for_server() -> anyhow::Result<()> {
 }
 
 fn ensure_all(tools: &[Tool]) -> anyhow::Result<()> {
-    let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_there(tool.program)).collect();
+    let missing: Vec<&Tool> = tools
+        .iter()
+        .filter(|tool| !is_there(tool.program))
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
     let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
-    if is_there("apt-get") && install(&packages) && missing.iter().all(|tool| is_there(tool.program)) {
+    if is_there("apt-get")
+        && install(&packages)
+        && missing.iter().all(|tool| is_there(tool.program))
+    {
         return Ok(());
     }
     for tool in &missing {
         eprintln!("missing: {} ({})", tool.program, tool.purpose);
     }
-    bail!("install these and try again; on Debian or Ubuntu: sudo apt-get install {}", packages.join(" "))
+    bail!(
+        "install these and try again; on Debian or Ubuntu: sudo apt-get install {}",
+        packages.join(" ")
+    )
 }
 
 fn is_there(program: &str) -> bool {
-    let finds = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+    let finds = Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .stdout(Stdio::null())
+        .status();
     finds.is_ok_and(|status| status.success())
 }
 
@@ -100,7 +177,10 @@ fn install(packages: &[&str]) -> bool {
         "{prefix}apt-get update -q && {prefix}apt-get install -qy --no-install-recommends {}",
         packages.join(" ")
     );
-    let status = Command::new("sh").args(["-c", &commands]).env("DEBIAN_FRONTEND", "noninteractive").status();
+    let status = Command::new("sh")
+        .args(["-c", &commands])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .status();
     status.is_ok_and(|status| status.success())
 }
 

@@ -20,7 +20,10 @@ pin_project! {
 
 impl<B, S: Store> Body<B, S> {
     pub(crate) fn of(body: B, open: Option<Box<Open<S>>>) -> Self {
-        Self { body, open: open.filter(|open| open.is_open()) }
+        Self {
+            body,
+            open: open.filter(|open| open.is_open()),
+        }
     }
 }
 
@@ -31,7 +34,10 @@ impl<B: MessageBody, S: Store> MessageBody for Body<B, S> {
         self.body.size()
     }
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, B::Error>>> {
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, B::Error>>> {
         let this = self.project();
         let polled = this.body.poll_next(context);
         if let (Poll::Ready(Some(Ok(bytes))), Some(open)) = (&polled, this.open) {
@@ -60,6 +66,8 @@ impl<B: MessageBody, S: Store> MessageBody for Body<B, S> {
 
 impl<B, S: Store> std::fmt::Debug for Body<B, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Body").field("open", &self.open).finish_non_exhaustive()
+        f.debug_struct("Body")
+            .field("open", &self.open)
+            .finish_non_exhaustive()
     }
 }

@@ -25,7 +25,12 @@ impl Framework for Actix {
     }
 
     fn headers<'a>(request: &'a ServiceRequest, name: &str, values: &mut SmallVec<[&'a [u8]; 4]>) {
-        values.extend(request.headers().get_all(name).map(|value| value.as_bytes()));
+        values.extend(
+            request
+                .headers()
+                .get_all(name)
+                .map(|value| value.as_bytes()),
+        );
     }
 
     /// Of the connection itself: what actix-web makes of headers is anybody's to write.

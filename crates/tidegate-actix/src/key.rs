@@ -3,7 +3,8 @@
 use actix_web::HttpMessage;
 use actix_web::dev::ServiceRequest;
 pub use tidegate_http::key::{
-    api_key, client_address, everybody, from_fn, header, of_address, of_api_key, of_header, of_path, path,
+    api_key, client_address, everybody, from_fn, header, of_address, of_api_key, of_header,
+    of_path, path,
 };
 
 use crate::Actix;

@@ -38,14 +38,19 @@ impl<S: Store> RateLimit<S> {
     /// If there are none, which would limit nobody: a mistake in the program, found when it starts.
     #[must_use]
     pub fn new(limits: Limits<S>) -> Self {
-        assert!(!limits.is_empty(), "limits without a limit: expected `.limit(policy, key)`");
+        assert!(
+            !limits.is_empty(),
+            "limits without a limit: expected `.limit(policy, key)`"
+        );
         Self { limits }
     }
 }
 
 impl<S: Store> Clone for RateLimit<S> {
     fn clone(&self) -> Self {
-        Self { limits: self.limits.clone() }
+        Self {
+            limits: self.limits.clone(),
+        }
     }
 }
 
@@ -69,7 +74,10 @@ where
     type Future = Ready<Result<Self::Transform, ()>>;
 
     fn new_transform(&self, inner: Inner) -> Self::Future {
-        ready(Ok(RateLimitMiddleware { inner: Rc::new(inner), limits: self.limits.clone() }))
+        ready(Ok(RateLimitMiddleware {
+            inner: Rc::new(inner),
+            limits: self.limits.clone(),
+        }))
     }
 }
 
@@ -93,8 +101,17 @@ where
             let answer = match limits.ask_about(&request) {
                 Ok(About::Answered(answer)) => answer,
                 Ok(About::ToAsk(prepared)) => prepared.ask(&limits).await,
-                Ok(About::Nothing) => return Ok(inner.call(request).await?.map_body(|_, body| whole(body, None))),
-                Err(error) => return Ok(request.into_response(refusal::error(&error)).map_into_right_body()),
+                Ok(About::Nothing) => {
+                    return Ok(inner
+                        .call(request)
+                        .await?
+                        .map_body(|_, body| whole(body, None)));
+                }
+                Err(error) => {
+                    return Ok(request
+                        .into_response(refusal::error(&error))
+                        .map_into_right_body());
+                }
             };
             let refused = match limits.next(answer) {
                 Next::Fail(error) => refusal::error(&error),
@@ -153,6 +170,9 @@ fn answered_with_error<S: Store>(
     InternalError::from_response(error, response).into()
 }
 
-fn whole<B, S: Store>(body: B, open: Option<Box<tidegate_http::Open<S>>>) -> EitherBody<Body<B, S>> {
+fn whole<B, S: Store>(
+    body: B,
+    open: Option<Box<tidegate_http::Open<S>>>,
+) -> EitherBody<Body<B, S>> {
     EitherBody::left(Body::of(body, open))
 }

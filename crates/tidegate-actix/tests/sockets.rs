@@ -29,7 +29,12 @@ impl Drop for Server {
 async fn handle(request: HttpRequest) -> Result<HttpResponse, actix_web::Error> {
     Ok(match request.path() {
         "/told" => {
-            request.extensions().get::<Charge>().unwrap().set(20).unwrap();
+            request
+                .extensions()
+                .get::<Charge>()
+                .unwrap()
+                .set(20)
+                .unwrap();
             HttpResponse::Ok().body("told")
         }
         "/panic" => panic!("as handlers do"),
@@ -62,15 +67,25 @@ fn serve<S: Store>(limits: &Limits<S>) -> Server {
     std::thread::spawn(move || {
         actix_web::rt::System::new().block_on(async move {
             let server = HttpServer::new(move || {
-                let app = App::new().wrap(actix_web::middleware::from_fn(authenticate)).wrap(limit.clone());
+                let app = App::new()
+                    .wrap(actix_web::middleware::from_fn(authenticate))
+                    .wrap(limit.clone());
                 app.default_service(web::to(handle))
             });
             // Else who closes its end of the connection is taken for one that still reads.
             let server = server.h1_allow_half_closed(false);
-            let server = server.workers(2).disable_signals().bind("127.0.0.1:0").unwrap();
+            let server = server
+                .workers(2)
+                .disable_signals()
+                .bind("127.0.0.1:0")
+                .unwrap();
             let address = server.addrs()[0];
             let server = server.run();
-            send.send(Server { address, handle: server.handle() }).unwrap();
+            send.send(Server {
+                address,
+                handle: server.handle(),
+            })
+            .unwrap();
             server.await.unwrap();
         });
     });
@@ -86,19 +101,34 @@ struct Answer {
 
 impl Answer {
     fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        self.head
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 }
 
 fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n").unwrap();
+    let headers: String = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n"
+    )
+    .unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}"));
+    let (head, body) = text
+        .split_once("\r\n\r\n")
+        .unwrap_or_else(|| panic!("{text:?}"));
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+    Answer {
+        status,
+        head: head.to_lowercase(),
+        body: body.to_owned(),
+    }
 }
 
 fn passed_of_64_connections(address: SocketAddr) -> usize {
@@ -115,7 +145,10 @@ fn passed_of_64_connections(address: SocketAddr) -> usize {
                 })
             })
             .collect();
-        clients.into_iter().map(|client| client.join().unwrap()).sum()
+        clients
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .sum()
     })
 }
 
@@ -124,11 +157,21 @@ fn limits(policy: &str) -> Limits {
 }
 
 fn left(limits: &Limits) -> u64 {
-    limits.gate().check("default", "everybody").cost(0).now().unwrap().remaining().unwrap()
+    limits
+        .gate()
+        .check("default", "everybody")
+        .cost(0)
+        .now()
+        .unwrap()
+        .remaining()
+        .unwrap()
 }
 
 fn wait_until(is_so: impl Fn() -> bool) {
-    assert!(tidegate_testkit::redis::wait_for(Duration::from_secs(20), is_so));
+    assert!(tidegate_testkit::redis::wait_for(
+        Duration::from_secs(20),
+        is_so
+    ));
 }
 
 #[test]
@@ -141,10 +184,16 @@ fn exactly_the_limit_passes() {
 #[test]
 fn exactly_the_limit_passes_on_redis() {
     let redis = RedisServer::start();
-    let book = Book::new().with("api", Rules::new("100/365 days".parse().unwrap())).unwrap();
+    let book = Book::new()
+        .with("api", Rules::new("100/365 days".parse().unwrap()))
+        .unwrap();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", redis.url())).unwrap();
-    let gate = Gate::builder(store, book).failure_policy(FailurePolicy::Closed).build();
-    let limits = Limits::new(gate).limit("api", key::client_address()).unwrap();
+    let gate = Gate::builder(store, book)
+        .failure_policy(FailurePolicy::Closed)
+        .build();
+    let limits = Limits::new(gate)
+        .limit("api", key::client_address())
+        .unwrap();
     let server = serve(&limits);
     assert_eq!(passed_of_64_connections(server.address), 100);
 }
@@ -153,13 +202,27 @@ fn exactly_the_limit_passes_on_redis() {
 fn what_is_told_is_a_structured_field_and_true() {
     let server = serve(&limits("fixed_window 1/365 days"));
     let first = get(server.address, "/", &[]);
-    assert_eq!((first.status, first.header("ratelimit-policy")), (200, Some(r#""default";q=1;w=31536000"#)));
-    sfv::Parser::new(first.header("ratelimit").unwrap()).parse::<sfv::List>().unwrap();
+    assert_eq!(
+        (first.status, first.header("ratelimit-policy")),
+        (200, Some(r#""default";q=1;w=31536000"#))
+    );
+    sfv::Parser::new(first.header("ratelimit").unwrap())
+        .parse::<sfv::List>()
+        .unwrap();
     let denied = get(server.address, "/", &[]);
-    assert_eq!((denied.status, denied.header("cache-control")), (429, Some("no-store")));
-    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        (denied.status, denied.header("cache-control")),
+        (429, Some("no-store"))
+    );
+    assert_eq!(
+        denied.header("content-type"),
+        Some("application/problem+json")
+    );
     let problem: serde_json::Value = serde_json::from_str(&denied.body).unwrap();
-    assert_eq!(problem["retry_after"].to_string(), denied.header("retry-after").unwrap());
+    assert_eq!(
+        problem["retry_after"].to_string(),
+        denied.header("retry-after").unwrap()
+    );
     assert_eq!(problem["violated-policies"], serde_json::json!(["default"]));
 }
 
@@ -168,20 +231,30 @@ fn clients_behind_a_proxy_are_told_apart_and_cannot_choose() {
     let address = ClientAddress::behind(["127.0.0.0/8"]).unwrap();
     let server = serve(&Limits::memory("1/365 days".parse().unwrap(), address));
     let status = |forwarded| get(server.address, "/", &[("x-forwarded-for", forwarded)]).status;
-    assert_eq!(["203.0.113.1", "203.0.113.2", "1.1.1.1, 203.0.113.1"].map(status), [200, 200, 429]);
+    assert_eq!(
+        ["203.0.113.1", "203.0.113.2", "1.1.1.1, 203.0.113.1"].map(status),
+        [200, 200, 429]
+    );
 }
 
 #[test]
 fn charged_by_the_outcome() {
-    let by_status = limits("3/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
+    let by_status =
+        limits("3/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
     let server = serve(&by_status);
-    let statuses = ["/200", "/200", "/200", "/200", "/401", "/401", "/401", "/200"];
+    let statuses = [
+        "/200", "/200", "/200", "/200", "/401", "/401", "/401", "/200",
+    ];
     let seen = statuses.map(|path| get(server.address, path, &[]).status);
     assert_eq!(seen, [200, 200, 200, 200, 401, 401, 401, 429]);
     // Errors, of the handler or of middleware within, are answers like any other.
-    let by_error = limits("2/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
+    let by_error =
+        limits("2/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
     let server = serve(&by_error);
-    assert_eq!(["/unknown", "/error", "/200"].map(|path| get(server.address, path, &[]).status), [401, 401, 429]);
+    assert_eq!(
+        ["/unknown", "/error", "/200"].map(|path| get(server.address, path, &[]).status),
+        [401, 401, 429]
+    );
     let by_bytes = limits("100/365 days").cost(|_| 50).settle_by_bytes(5);
     let server = serve(&by_bytes);
     assert_eq!(get(server.address, "/200", &[]).body, "0123456789");
@@ -197,12 +270,16 @@ fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
     let limits = limits("9/365 days").count_when(|_| true);
     let server = serve(&limits);
     let mut stream = TcpStream::connect(server.address).unwrap();
-    stream.write_all(b"GET /never HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /never HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .unwrap();
     wait_until(|| left(&limits) == 8);
     drop(stream);
     wait_until(|| left(&limits) == 9);
     let mut stream = TcpStream::connect(server.address).unwrap();
-    stream.write_all(b"GET /panic HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET /panic HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .unwrap();
     let _ = stream.read_to_end(&mut Vec::new());
     wait_until(|| limits.gate().counters()[0].refunds == 2 && left(&limits) == 9);
 }
@@ -213,8 +290,16 @@ fn a_leaky_bucket_shapes() {
     let server = serve(&limits);
     // Together more than can wait: those that would wait for longer are told when to come back.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..30).map(|_| scope.spawn(|| get(server.address, "/", &[]).status)).collect();
-        clients.into_iter().map(|client| client.join().unwrap()).collect()
+        let clients: Vec<_> = (0..30)
+            .map(|_| scope.spawn(|| get(server.address, "/", &[]).status))
+            .collect();
+        clients
+            .into_iter()
+            .map(|client| client.join().unwrap())
+            .collect()
     });
-    assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
+    assert!(
+        statuses.contains(&200) && statuses.contains(&429),
+        "{statuses:?}"
+    );
 }

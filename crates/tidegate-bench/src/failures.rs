@@ -23,7 +23,10 @@ pub(crate) struct Options {
 const POLICY: &str = "gcra 1_000_000_000/365 days";
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    println!("{} rounds each; 8 callers, about 1,000 checks a second; the deadline is 50 ms.\n", options.rounds);
+    println!(
+        "{} rounds each; 8 callers, about 1,000 checks a second; the deadline is 50 ms.\n",
+        options.rounds
+    );
     println!("| failure | what | median (least-most), ms |\n|---|---|---:|");
     hang(options)?;
     restart(options)?;
@@ -32,13 +35,19 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn row(failure: &str, what: &str, figures: &[Duration]) {
-    let ms: Vec<f64> = figures.iter().map(|figure| figure.as_secs_f64() * 1e3).collect();
+    let ms: Vec<f64> = figures
+        .iter()
+        .map(|figure| figure.as_secs_f64() * 1e3)
+        .collect();
     println!("| {failure} | {what} | {} |", Spread::of(&ms));
 }
 
 fn limiter(url: &str) -> anyhow::Result<Limiter<AnyStore>> {
     let separator = if url.contains('?') { '&' } else { '?' };
-    Ok(Limiter::connect_blocking(&format!("{url}{separator}failure=closed"), POLICY.parse()?)?)
+    Ok(Limiter::connect_blocking(
+        &format!("{url}{separator}failure=closed"),
+        POLICY.parse()?,
+    )?)
 }
 
 /// What the callers of one round saw.
@@ -49,7 +58,10 @@ struct Seen {
 }
 
 /// Lets 8 callers ask, about 1,000 times a second together, while `failure` happens.
-fn under_load(limiter: &Limiter<AnyStore>, failure: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Seen> {
+fn under_load(
+    limiter: &Limiter<AnyStore>,
+    failure: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<Seen> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let callers: Vec<_> = (0..8)
@@ -58,7 +70,10 @@ fn under_load(limiter: &Limiter<AnyStore>, failure: impl FnOnce() -> anyhow::Res
                 scope.spawn(move || {
                     let mut waits = Vec::new();
                     while !is_over.load(Ordering::Relaxed) {
-                        let is_open = limiter.counters().store.is_some_and(|store| store.breaker == Breaker::Open);
+                        let is_open = limiter
+                            .counters()
+                            .store
+                            .is_some_and(|store| store.breaker == Breaker::Open);
                         let asked = Instant::now();
                         let _ = limiter.check(&format!("user:{caller}")).wait();
                         waits.push((asked.elapsed(), is_open));
@@ -72,7 +87,11 @@ fn under_load(limiter: &Limiter<AnyStore>, failure: impl FnOnce() -> anyhow::Res
         is_over.store(true, Ordering::Relaxed);
         let mut seen = Seen::default();
         for caller in callers {
-            seen.waits.extend(caller.join().map_err(|_| anyhow::anyhow!("a caller panicked"))?);
+            seen.waits.extend(
+                caller
+                    .join()
+                    .map_err(|_| anyhow::anyhow!("a caller panicked"))?,
+            );
         }
         result.map(|()| seen)
     })
@@ -83,7 +102,12 @@ fn until_answered(limiter: &Limiter<AnyStore>, keys: usize) -> anyhow::Result<Du
     let begun = Instant::now();
     for key in 0..keys {
         let key = format!("key {key}");
-        let answers = || limiter.check(&key).wait().is_ok_and(|decision| decision.degraded().is_none());
+        let answers = || {
+            limiter
+                .check(&key)
+                .wait()
+                .is_ok_and(|decision| decision.degraded().is_none())
+        };
         anyhow::ensure!(
             wait_for(Duration::from_secs(60), answers),
             "Redis did not come back: {:?}",
@@ -107,13 +131,28 @@ fn hang(options: &Options) -> anyhow::Result<()> {
             back = until_answered(&limiter, 1)?;
             Ok(())
         })?;
-        longest.push(seen.waits.iter().map(|(wait, _)| *wait).max().context("somebody asked")?);
-        let open = seen.waits.iter().filter(|(_, is_open)| *is_open).map(|(wait, _)| *wait).max();
+        longest.push(
+            seen.waits
+                .iter()
+                .map(|(wait, _)| *wait)
+                .max()
+                .context("somebody asked")?,
+        );
+        let open = seen
+            .waits
+            .iter()
+            .filter(|(_, is_open)| *is_open)
+            .map(|(wait, _)| *wait)
+            .max();
         longest_open.push(open.context("the breaker opened")?);
         backs.push(back);
     }
     row("SIGSTOP", "longest wait for an answer", &longest);
-    row("SIGSTOP", "longest wait once the breaker is open", &longest_open);
+    row(
+        "SIGSTOP",
+        "longest wait once the breaker is open",
+        &longest_open,
+    );
     row("SIGCONT", "until Redis answers again", &backs);
     println!(
         "| SIGSTOP | growth of resident memory over all rounds | {} KiB |",
@@ -124,7 +163,10 @@ fn hang(options: &Options) -> anyhow::Result<()> {
 
 fn resident_kib() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the system tells VmRSS")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("the system tells VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
 }
 
@@ -141,11 +183,21 @@ fn restart(options: &Options) -> anyhow::Result<()> {
             back = until_answered(&limiter, 1)?;
             Ok(())
         })?;
-        longest.push(seen.waits.iter().map(|(wait, _)| *wait).max().context("somebody asked")?);
+        longest.push(
+            seen.waits
+                .iter()
+                .map(|(wait, _)| *wait)
+                .max()
+                .context("somebody asked")?,
+        );
         backs.push(back);
     }
     row("kill -9", "longest wait for an answer", &longest);
-    row("restart", "from when Redis accepts until it answers us", &backs);
+    row(
+        "restart",
+        "from when Redis accepts until it answers us",
+        &backs,
+    );
     Ok(())
 }
 
@@ -163,7 +215,11 @@ fn sentinel(options: &Options) -> anyhow::Result<()> {
         })?;
         backs.push(back);
     }
-    row("Sentinel, kill -9 of the primary, down-after 1 s", "until the new primary answers", &backs);
+    row(
+        "Sentinel, kill -9 of the primary, down-after 1 s",
+        "until the new primary answers",
+        &backs,
+    );
     Ok(())
 }
 
@@ -175,12 +231,20 @@ fn cluster(options: &Options) -> anyhow::Result<()> {
         until_answered(&limiter, 30)?;
         let mut back = Duration::ZERO;
         under_load(&limiter, || {
-            cluster.nodes().first_mut().context("a cluster has nodes")?.kill();
+            cluster
+                .nodes()
+                .first_mut()
+                .context("a cluster has nodes")?
+                .kill();
             back = until_answered(&limiter, 30)?;
             Ok(())
         })?;
         backs.push(back);
     }
-    row("Cluster, kill -9 of a primary, node-timeout 1 s", "until every slot is answered for", &backs);
+    row(
+        "Cluster, kill -9 of a primary, node-timeout 1 s",
+        "until every slot is answered for",
+        &backs,
+    );
     Ok(())
 }

@@ -13,12 +13,20 @@ impl Spread {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
         let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        Self { median: at(sorted.len() / 2), least: at(0), most: at(sorted.len().saturating_sub(1)) }
+        Self {
+            median: at(sorted.len() / 2),
+            least: at(0),
+            most: at(sorted.len().saturating_sub(1)),
+        }
     }
 
     /// Of the ratios round by round: neighbours in time saw the same machine.
     pub(crate) fn of_ratios(figures: &[f64], base: &[f64]) -> Self {
-        let ratios: Vec<f64> = figures.iter().zip(base).map(|(figure, base)| figure / base).collect();
+        let ratios: Vec<f64> = figures
+            .iter()
+            .zip(base)
+            .map(|(figure, base)| figure / base)
+            .collect();
         Self::of(&ratios)
     }
 }

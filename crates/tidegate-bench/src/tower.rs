@@ -43,7 +43,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut contenders: Vec<(&str, Sample<'_>)> = vec![
         ("bare service", sample(service_fn(handle))),
         ("tidegate", sample(layer(|limits| limits)?)),
-        ("tidegate, Retry-After only", sample(layer(|limits| limits.headers(Dialect::Off))?)),
+        (
+            "tidegate, Retry-After only",
+            sample(layer(|limits| limits.headers(Dialect::Off))?),
+        ),
         ("tidegate, 2 limits", sample(two_limits()?)),
         ("tower_governor", governor(false)?),
         ("tower_governor, headers", governor(true)?),
@@ -70,16 +73,31 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "Nanoseconds a request, called without a socket, one thread, {} addresses: median (least-most) of {}",
         options.clients, options.rounds
     );
-    println!("interleaved rounds. What is added is the difference to the bare service in the same round.\n");
-    println!("| contender | ns a request | added ns | bar | allocations added |\n|---|---:|---:|---:|---:|");
+    println!(
+        "interleaved rounds. What is added is the difference to the bare service in the same round.\n"
+    );
+    println!(
+        "| contender | ns a request | added ns | bar | allocations added |\n|---|---:|---:|---:|---:|"
+    );
     for (index, ((name, _), figure)) in contenders.iter().zip(&figures).enumerate() {
-        let added: Vec<f64> = figure.iter().zip(&figures[0]).map(|(figure, bare)| figure - bare).collect();
+        let added: Vec<f64> = figure
+            .iter()
+            .zip(&figures[0])
+            .map(|(figure, bare)| figure - bare)
+            .collect();
         let added = Spread::of(&added);
         let is_held = (1..=3).contains(&index);
         let missed = if added.median > BAR_NS { " missed" } else { "" };
-        let bar = if is_held { format!("{BAR_NS:.0}{missed}") } else { String::new() };
+        let bar = if is_held {
+            format!("{BAR_NS:.0}{missed}")
+        } else {
+            String::new()
+        };
         let count = allocations[index] - allocations[0];
-        println!("| {name} | {:.0} | {added:.0} | {bar} | {count:.2} |", Spread::of(figure));
+        println!(
+            "| {name} | {:.0} | {added:.0} | {bar} | {count:.2} |",
+            Spread::of(figure)
+        );
     }
     by_hand(options)
 }
@@ -88,7 +106,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 fn by_hand(options: &Options) -> anyhow::Result<()> {
     let limiter = Limiter::memory(POLICY.parse()?);
     let gate = Gate::memory(Book::new().with("api", Rules::new(POLICY.parse()?))?);
-    let keys: Vec<String> = (0..options.clients).map(|number| format!("ip:10.0.{number}")).collect();
+    let keys: Vec<String> = (0..options.clients)
+        .map(|number| format!("ip:10.0.{number}"))
+        .collect();
     let mut figures = [Vec::new(), Vec::new()];
     for _ in 0..options.rounds {
         let started = Instant::now();
@@ -118,8 +138,14 @@ fn layer(set: impl FnOnce(Limits) -> Limits) -> anyhow::Result<impl Served> {
 
 fn two_limits() -> anyhow::Result<impl Served> {
     let rules = || Ok::<_, anyhow::Error>(Rules::new(POLICY.parse()?));
-    let gate = Gate::memory(Book::new().with("address", rules()?)?.with("user", rules()?)?);
-    let limits = Limits::new(gate).limit("address", key::client_address())?.limit("user", key::header("x-user"))?;
+    let gate = Gate::memory(
+        Book::new()
+            .with("address", rules()?)?
+            .with("user", rules()?)?,
+    );
+    let limits = Limits::new(gate)
+        .limit("address", key::client_address())?
+        .limit("user", key::header("x-user"))?;
     Ok(RateLimitLayer::new(limits).layer(service_fn(handle)))
 }
 
@@ -145,7 +171,9 @@ impl<S: Service<Request<Body>, Response = Response<B>, Error: std::fmt::Debug>, 
     fn serve(&mut self, request: Request<Body>) {
         let mut context = Context::from_waker(Waker::noop());
         assert!(self.poll_ready(&mut context).is_ready());
-        let Poll::Ready(answer) = pin!(self.call(request)).poll(&mut context) else { return };
+        let Poll::Ready(answer) = pin!(self.call(request)).poll(&mut context) else {
+            return;
+        };
         assert_eq!(answer.expect("an answer").status(), 200);
     }
 }
@@ -158,8 +186,12 @@ fn sample<'a>(mut service: impl Served + 'a) -> Sample<'a> {
             next = next.wrapping_add(1);
             let [.., a, b, c] = (next % clients).to_be_bytes();
             let mut request = Request::new(Body::empty());
-            request.headers_mut().insert("x-user", http::HeaderValue::from_static("42"));
-            request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([10, a, b, c], 1_234))));
+            request
+                .headers_mut()
+                .insert("x-user", http::HeaderValue::from_static("42"));
+            request
+                .extensions_mut()
+                .insert(ConnectInfo(SocketAddr::from(([10, a, b, c], 1_234))));
             service.serve(request);
         }
     })

@@ -30,13 +30,24 @@ pub(crate) enum ConfigCommand {
 pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<()> {
     let text = match command {
         ConfigCommand::Check { file } => {
-            let config = Source { file: Some(file.clone()), ..Source::default() }.load()?;
+            let config = Source {
+                file: Some(file.clone()),
+                ..Source::default()
+            }
+            .load()?;
             let policies = config.policies.len();
             let are = if policies == 1 { "policy" } else { "policies" };
-            format!("{}: good, {policies} {are}, hash {}\n", file.display(), config.hash())
+            format!(
+                "{}: good, {policies} {are}, hash {}\n",
+                file.display(),
+                config.hash()
+            )
         }
         ConfigCommand::Show(options) => options.source().load()?.shown(),
         ConfigCommand::Schema => Config::schema() + "\n",
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("standard output")
+    std::io::stdout()
+        .lock()
+        .write_all(text.as_bytes())
+        .context("standard output")
 }

@@ -14,7 +14,12 @@ use clap::{Parser, Subcommand};
 /// Rate limiting that is exact: a server for every language, one decision from the shell, or a whole trace before it limits
 /// anybody.
 #[derive(Parser)]
-#[command(name = "tidegate", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    name = "tidegate",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -64,6 +69,8 @@ fn main() -> ExitCode {
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
     })
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tidegate::{AnyStore, Cost, Decision, Degraded, FailurePolicy, Limiter, Outcome, Policy, StoreUrl};
+use tidegate::{
+    AnyStore, Cost, Decision, Degraded, FailurePolicy, Limiter, Outcome, Policy, StoreUrl,
+};
 
 use crate::figures::{Figures, Number};
 use crate::remote::{Asking, ServerOptions};
@@ -82,10 +84,16 @@ struct Answer<'a> {
 
 pub(crate) fn check(options: &CheckOptions) -> anyhow::Result<ExitCode> {
     if options.on.server.is_given() {
-        return options.on.ask_server("check", Some(options.cost.to_string()));
+        return options
+            .on
+            .ask_server("check", Some(options.cost.to_string()));
     }
     let asked = options.on.connect()?;
-    let decision = asked.limiter.check(&options.on.key).cost(options.cost).wait()?;
+    let decision = asked
+        .limiter
+        .check(&options.on.key)
+        .cost(options.cost)
+        .wait()?;
     options.on.print(&asked, &decision, Some(options.cost))?;
     Ok(exit_code(decision.is_allowed()))
 }
@@ -100,7 +108,11 @@ pub(crate) fn peek(options: &KeyOptions) -> anyhow::Result<ExitCode> {
     options.print(&asked, &decision, None)?;
     // Where nobody knows what is left, what the failure policy says.
     let is_known = decision.degraded().is_none() || asked.is_local();
-    Ok(exit_code(if is_known { decision.remaining() > 0 } else { decision.is_allowed() }))
+    Ok(exit_code(if is_known {
+        decision.remaining() > 0
+    } else {
+        decision.is_allowed()
+    }))
 }
 
 pub(crate) fn reset(options: &KeyOptions) -> anyhow::Result<ExitCode> {
@@ -115,7 +127,11 @@ pub(crate) fn reset(options: &KeyOptions) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn exit_code(is_allowed: bool) -> ExitCode {
-    if is_allowed { ExitCode::SUCCESS } else { ExitCode::from(DENIED) }
+    if is_allowed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(DENIED)
+    }
 }
 
 /// What is asked, and whether its URL says what to answer without the store.
@@ -126,33 +142,55 @@ struct Asked {
 
 impl KeyOptions {
     fn ask_server(&self, what: &'static str, cost: Option<String>) -> anyhow::Result<ExitCode> {
-        let Self { key, policy, output, .. } = self;
-        self.server.ask(&Asking { what, key, policy, cost, output: *output })
+        let Self {
+            key,
+            policy,
+            output,
+            ..
+        } = self;
+        self.server.ask(&Asking {
+            what,
+            key,
+            policy,
+            cost,
+            output: *output,
+        })
     }
 
     fn connect(&self) -> anyhow::Result<Asked> {
         let policy: Policy = self.policy.parse().context("--policy")?;
-        let mut url = StoreUrl::read(&self.store).context("--store")?.patience(PATIENCE);
+        let mut url = StoreUrl::read(&self.store)
+            .context("--store")?
+            .patience(PATIENCE);
         let may_degrade = url.failure_policy().is_some();
         if may_degrade {
             url = url.lazily();
         }
         if url.is_memory() {
-            eprintln!("tidegate: memory:// forgets when this command ends; --store redis://... remembers");
+            eprintln!(
+                "tidegate: memory:// forgets when this command ends; --store redis://... remembers"
+            );
         }
-        Ok(Asked { limiter: url.connect_blocking(policy).context("--store")?, may_degrade })
+        Ok(Asked {
+            limiter: url.connect_blocking(policy).context("--store")?,
+            may_degrade,
+        })
     }
 
     fn print(&self, asked: &Asked, decision: &Decision, cost: Option<Cost>) -> anyhow::Result<()> {
         let degraded = decision.degraded();
         if let Some(reason) = degraded {
             let health = asked.limiter.counters().store;
-            let error = health.and_then(|health| health.last_error).unwrap_or_default();
+            let error = health
+                .and_then(|health| health.last_error)
+                .unwrap_or_default();
             if reason == Degraded::Unreadable {
                 bail!("{error}; `tidegate reset` takes it away");
             }
             if !asked.may_degrade {
-                bail!("{error} (failure=open, closed or local in the store's URL says what to answer then)");
+                bail!(
+                    "{error} (failure=open, closed or local in the store's URL says what to answer then)"
+                );
             }
             eprintln!("tidegate: {error}");
         }
@@ -178,16 +216,25 @@ impl Asked {
     fn sentence(&self, decision: &Decision, was_asked: bool) -> String {
         let verdict = match decision.outcome() {
             _ if !was_asked => "",
-            Outcome::Allowed { delay } if !delay.is_zero() => &format!("allowed in {}; ", shown(delay)),
+            Outcome::Allowed { delay } if !delay.is_zero() => {
+                &format!("allowed in {}; ", shown(delay))
+            }
             Outcome::Allowed { .. } => "allowed; ",
-            Outcome::Denied { retry_after } => &format!("denied, retry in {}; ", shown(retry_after)),
-            Outcome::NeverAllowed => "denied, and never allowed: it costs more than the whole limit; ",
+            Outcome::Denied { retry_after } => {
+                &format!("denied, retry in {}; ", shown(retry_after))
+            }
+            Outcome::NeverAllowed => {
+                "denied, and never allowed: it costs more than the whole limit; "
+            }
         };
         format!("{verdict}{}", self.figures(decision))
     }
 
     fn is_local(&self) -> bool {
-        matches!(self.limiter.failure_policy(), Some(FailurePolicy::Local { .. }))
+        matches!(
+            self.limiter.failure_policy(),
+            Some(FailurePolicy::Local { .. })
+        )
     }
 
     /// What is left; where nobody knows, why.

@@ -44,7 +44,12 @@ pub(crate) struct ServerOptions {
     #[arg(long, requires = "server", requires = "key_file", value_name = "FILE")]
     cert: Option<PathBuf>,
     /// With --server: its key, in PEM
-    #[arg(long = "key", requires = "server", requires = "cert", value_name = "FILE")]
+    #[arg(
+        long = "key",
+        requires = "server",
+        requires = "cert",
+        value_name = "FILE"
+    )]
     key_file: Option<PathBuf>,
 }
 
@@ -82,7 +87,11 @@ impl ServerOptions {
     }
 
     pub(crate) fn ask(&self, asking: &Asking<'_>) -> anyhow::Result<ExitCode> {
-        let base = self.server.as_deref().unwrap_or_default().trim_end_matches('/');
+        let base = self
+            .server
+            .as_deref()
+            .unwrap_or_default()
+            .trim_end_matches('/');
         if !base.starts_with("http://") && !base.starts_with("https://") {
             bail!("--server {base}: expected a URL such as http://127.0.0.1:8080");
         }
@@ -102,7 +111,11 @@ impl ServerOptions {
     fn body(&self, asking: &Asking<'_>) -> anyhow::Result<String> {
         let mut body = Map::new();
         // No limits are written like a name: they have a slash or a space in them.
-        let kind = if Name::new(asking.policy).is_ok() { "policy" } else { "limits" };
+        let kind = if Name::new(asking.policy).is_ok() {
+            "policy"
+        } else {
+            "limits"
+        };
         body.insert(kind.to_owned(), asking.policy.into());
         body.insert("key".to_owned(), asking.key.into());
         for (name, value) in [("tier", &self.tier), ("tenant", &self.tenant)] {
@@ -111,7 +124,10 @@ impl ServerOptions {
             }
         }
         if let Some(cost) = &asking.cost {
-            body.insert("cost".to_owned(), serde_json::from_str(cost).context("--cost")?);
+            body.insert(
+                "cost".to_owned(),
+                serde_json::from_str(cost).context("--cost")?,
+            );
         }
         Ok(Value::Object(body).to_string())
     }
@@ -119,7 +135,8 @@ impl ServerOptions {
     fn token(&self) -> anyhow::Result<Option<String>> {
         match &self.token_file {
             Some(file) => {
-                let text = std::fs::read_to_string(file).with_context(|| format!("--token-file {}", file.display()))?;
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("--token-file {}", file.display()))?;
                 Ok(Some(text.trim().to_owned()))
             }
             None => Ok(std::env::var("TIDEGATE_TOKEN").ok()),
@@ -133,10 +150,12 @@ impl ServerOptions {
         }
         if let (Some(cert), Some(key)) = (&self.cert, &self.key_file) {
             let text = std::fs::read(key).with_context(|| format!("--key {}", key.display()))?;
-            let private = PrivateKey::from_pem(&text).with_context(|| format!("--key {}", key.display()))?;
+            let private =
+                PrivateKey::from_pem(&text).with_context(|| format!("--key {}", key.display()))?;
             let chain = certificates(cert)?;
-            go_together(&chain, &text)
-                .with_context(|| format!("--cert {} with --key {}", cert.display(), key.display()))?;
+            go_together(&chain, &text).with_context(|| {
+                format!("--cert {} with --key {}", cert.display(), key.display())
+            })?;
             tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, private)));
         }
         Ok(tls.build())
@@ -153,11 +172,17 @@ impl ServerOptions {
         if let Some(token) = self.token()? {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let mut response = request.send(body).with_context(|| format!("--server {url}"))?;
+        let mut response = request
+            .send(body)
+            .with_context(|| format!("--server {url}"))?;
         let status = response.status();
-        let text = response.body_mut().read_to_string().with_context(|| format!("--server {url}"))?;
+        let text = response
+            .body_mut()
+            .read_to_string()
+            .with_context(|| format!("--server {url}"))?;
         if !status.is_success() {
-            let detail = serde_json::from_str(&text).map_or_else(|_| text.clone(), |problem: Problem| problem.detail);
+            let detail = serde_json::from_str(&text)
+                .map_or_else(|_| text.clone(), |problem: Problem| problem.detail);
             bail!("--server {url}: {status}: {detail}");
         }
         Ok(text)
@@ -166,8 +191,10 @@ impl ServerOptions {
 
 /// Whether a certificate can be shown, and the key is its own: who connects takes it for granted.
 fn go_together(chain: &[Certificate<'_>], key: &[u8]) -> anyhow::Result<()> {
-    let chain: Vec<CertificateDer<'static>> =
-        chain.iter().map(|certificate| CertificateDer::from(certificate.der().to_vec())).collect();
+    let chain: Vec<CertificateDer<'static>> = chain
+        .iter()
+        .map(|certificate| CertificateDer::from(certificate.der().to_vec()))
+        .collect();
     let first = chain.first().context("there is no certificate in it")?;
     ParsedCertificate::try_from(first).context("expected a certificate of version 3")?;
     let key = PrivateKeyDer::from_pem_slice(key)?;
@@ -177,7 +204,9 @@ fn go_together(chain: &[Certificate<'_>], key: &[u8]) -> anyhow::Result<()> {
 
 fn certificates(file: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
     let text = std::fs::read(file).with_context(|| file.display().to_string())?;
-    let items = parse_pem(&text).collect::<Result<Vec<_>, _>>().with_context(|| file.display().to_string())?;
+    let items = parse_pem(&text)
+        .collect::<Result<Vec<_>, _>>()
+        .with_context(|| file.display().to_string())?;
     let certificate = |item| match item {
         PemItem::Certificate(certificate) => Some(certificate),
         _ => None,
@@ -195,11 +224,15 @@ impl Told {
         let micros = Duration::from_micros;
         let verdict = match (was_asked, self.allowed, self.retry_after_us) {
             (false, ..) => String::new(),
-            (_, true, _) if self.delay_us > 0 => format!("allowed in {}; ", shown(micros(self.delay_us))),
+            (_, true, _) if self.delay_us > 0 => {
+                format!("allowed in {}; ", shown(micros(self.delay_us)))
+            }
             (_, true, _) => "allowed; ".to_owned(),
             (_, false, Some(wait)) => format!("denied, retry in {}; ", shown(micros(wait))),
             // Who knows nothing of the limit does not know when, either.
-            (_, false, None) if self.degraded.is_some() && self.remaining.is_none() => "denied; ".to_owned(),
+            (_, false, None) if self.degraded.is_some() && self.remaining.is_none() => {
+                "denied; ".to_owned()
+            }
             (_, false, None) => "denied, and never allowed; ".to_owned(),
         };
         let left = match (self.limit, self.remaining) {
@@ -212,7 +245,10 @@ impl Told {
             None | Some(0) => String::new(),
             Some(reset) => format!(", all in {}", shown(micros(reset))),
         };
-        let degraded = self.degraded.as_ref().map(|reason| format!(", decided without the store ({reason})"));
+        let degraded = self
+            .degraded
+            .as_ref()
+            .map(|reason| format!(", decided without the store ({reason})"));
         format!("{verdict}{left}{reset}{}", degraded.unwrap_or_default())
     }
 }

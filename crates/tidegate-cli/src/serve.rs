@@ -41,7 +41,13 @@ pub(crate) struct SourceOptions {
     config: Option<PathBuf>,
     /// Where counts are kept: memory://, redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST,HOST/NAME,
     /// redis+cluster://HOST,HOST
-    #[arg(long, short, env = "TIDEGATE_STORE", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        short,
+        env = "TIDEGATE_STORE",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     store: Option<String>,
     /// Where to listen for checks over HTTP, or `off` [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -71,24 +77,44 @@ impl SourceOptions {
     pub(crate) fn source(&self) -> Source {
         let mut flags = Vec::new();
         let mut add = |name: &'static str, path: &'static str, value: Option<String>| {
-            flags.extend(value.map(|value| Flag { name, path, value: value.into() }));
+            flags.extend(value.map(|value| Flag {
+                name,
+                path,
+                value: value.into(),
+            }));
         };
         let listen = |listen: Option<Listen>| listen.map(|listen| listen.to_string());
         add("--store", "store.url", self.store.clone());
         add("--http", "http.listen", listen(self.http));
         add("--resp", "resp.listen", listen(self.resp));
         add("--admin", "admin.listen", listen(self.admin));
-        add("--snapshot", "store.snapshot", self.snapshot.as_ref().map(|path| path.display().to_string()));
+        add(
+            "--snapshot",
+            "store.snapshot",
+            self.snapshot
+                .as_ref()
+                .map(|path| path.display().to_string()),
+        );
         add("--log-format", "log.format", self.log_format.clone());
         add("--log-level", "log.level", self.log_level.clone());
         if self.insecure {
             for path in ["http.insecure", "resp.insecure", "admin.insecure"] {
-                flags.push(Flag { name: "--insecure", path, value: true.into() });
+                flags.push(Flag {
+                    name: "--insecure",
+                    path,
+                    value: true.into(),
+                });
             }
         }
         let environment = std::env::vars_os();
-        let texts = environment.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        Source { file: self.config.clone(), environment: texts.collect(), flags }
+        let texts = environment.filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        Source {
+            file: self.config.clone(),
+            environment: texts.collect(),
+            flags,
+        }
     }
 }
 
@@ -116,19 +142,34 @@ pub(crate) fn serve(options: &ServeOptions) -> anyhow::Result<()> {
 
 /// Variables that look like settings, but for an underscore.
 fn mistaken(source: &Source, config: &Config) -> Vec<(String, String)> {
-    const SECTIONS: [&str; 7] = ["STORE", "HTTP", "RESP", "ADMIN", "BOUNDS", "LOG", "POLICIES"];
-    let is_token = |name: &str| config.tokens.iter().any(|token| token.env.as_deref() == Some(name));
+    const SECTIONS: [&str; 7] = [
+        "STORE", "HTTP", "RESP", "ADMIN", "BOUNDS", "LOG", "POLICIES",
+    ];
+    let is_token = |name: &str| {
+        config
+            .tokens
+            .iter()
+            .any(|token| token.env.as_deref() == Some(name))
+    };
     let meant = |name: &str| {
-        let rest = name.strip_prefix("TIDEGATE_").filter(|rest| !rest.starts_with('_'))?;
+        let rest = name
+            .strip_prefix("TIDEGATE_")
+            .filter(|rest| !rest.starts_with('_'))?;
         let (section, setting) = rest.split_once('_')?;
         let is_setting = SECTIONS.contains(&section) && !is_token(name);
         is_setting.then(|| format!("TIDEGATE__{section}__{}", setting.trim_start_matches('_')))
     };
     let names = source.environment.iter().map(|(name, _)| name);
-    names.filter_map(|name| Some((name.clone(), meant(name)?))).collect()
+    names
+        .filter_map(|name| Some((name.clone(), meant(name)?)))
+        .collect()
 }
 
-async fn serve_until_told(config: Config, listeners: Listeners, source: Source) -> anyhow::Result<()> {
+async fn serve_until_told(
+    config: Config,
+    listeners: Listeners,
+    source: Source,
+) -> anyhow::Result<()> {
     let (ask, asked) = mpsc::channel(1);
     let mut hangups = signal(SignalKind::hangup())?;
     tokio::spawn(async move {
@@ -147,7 +188,14 @@ async fn serve_until_told(config: Config, listeners: Listeners, source: Source) 
         shutdown.await;
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     };
-    run(config, listeners, Some(Reloads { source, asked }), ready, shutdown).await?;
+    run(
+        config,
+        listeners,
+        Some(Reloads { source, asked }),
+        ready,
+        shutdown,
+    )
+    .await?;
     Ok(())
 }
 
@@ -180,7 +228,9 @@ fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
                 _ = terminations.recv() => SignalKind::terminate().as_raw_value(),
                 _ = interruptions.recv() => SignalKind::interrupt().as_raw_value(),
             };
-            tracing::warn!("ended at once, by a second signal: nothing was waited for, and no snapshot written");
+            tracing::warn!(
+                "ended at once, by a second signal: nothing was waited for, and no snapshot written"
+            );
             // The log is written by a thread of its own, which may not get to it if nothing reads it.
             tokio::time::sleep(LAST_LINE).await;
             std::process::exit(128 + number);
@@ -197,20 +247,46 @@ struct Greeting {
 
 impl Greeting {
     fn of(config: &Config, listeners: &Listeners) -> Self {
-        let addresses = [("http", listeners.http()), ("resp", listeners.resp()), ("admin", listeners.admin())];
+        let addresses = [
+            ("http", listeners.http()),
+            ("resp", listeners.resp()),
+            ("admin", listeners.admin()),
+        ];
         let scheme = |tls: bool| if tls { "https" } else { "http" };
-        let (http, admin) = (scheme(config.http.tls.is_some()), scheme(config.admin.tls.is_some()));
-        let shown = |address: Option<SocketAddr>, text: &dyn Fn(SocketAddr) -> String, hint: &str| {
-            address.map_or_else(|| hint.to_owned(), text)
-        };
+        let (http, admin) = (
+            scheme(config.http.tls.is_some()),
+            scheme(config.admin.tls.is_some()),
+        );
+        let shown =
+            |address: Option<SocketAddr>, text: &dyn Fn(SocketAddr) -> String, hint: &str| {
+                address.map_or_else(|| hint.to_owned(), text)
+            };
         let mut lines = vec![
-            format!("tidegate {} counts in {}", env!("CARGO_PKG_VERSION"), config.store.url),
-            format!("  http   {}", shown(listeners.http(), &|at| format!("{http}://{at}"), "off")),
+            format!(
+                "tidegate {} counts in {}",
+                env!("CARGO_PKG_VERSION"),
+                config.store.url
+            ),
+            format!(
+                "  http   {}",
+                shown(listeners.http(), &|at| format!("{http}://{at}"), "off")
+            ),
             format!(
                 "  resp   {}",
-                shown(listeners.resp(), &|at| format!("{at}"), "off (--resp 127.0.0.1:6379 turns it on)")
+                shown(
+                    listeners.resp(),
+                    &|at| format!("{at}"),
+                    "off (--resp 127.0.0.1:6379 turns it on)"
+                )
             ),
-            format!("  admin  {}", shown(listeners.admin(), &|at| format!("{admin}://{at}/metrics"), "off")),
+            format!(
+                "  admin  {}",
+                shown(
+                    listeners.admin(),
+                    &|at| format!("{admin}://{at}/metrics"),
+                    "off"
+                )
+            ),
         ];
         if let Some(mut address) = listeners.http() {
             if address.ip().is_unspecified() {
@@ -220,8 +296,15 @@ impl Greeting {
                 Some(policy) => format!("\"policy\": \"{policy}\""),
                 None => "\"limits\": \"5/minute\"".to_owned(),
             };
-            let is_open = !config.tokens.iter().any(|token| token.scopes.contains(&Scope::Check));
-            let token = if is_open { "" } else { "-H 'authorization: Bearer TOKEN' " };
+            let is_open = !config
+                .tokens
+                .iter()
+                .any(|token| token.scopes.contains(&Scope::Check));
+            let token = if is_open {
+                ""
+            } else {
+                "-H 'authorization: Bearer TOKEN' "
+            };
             let tls = match &config.http.tls {
                 None => "",
                 Some(tls) if tls.client_ca.is_none() => "--cacert CA.crt ",
@@ -232,14 +315,21 @@ impl Greeting {
                 "Try: curl {tls}{token}{http}://{address}/v1/check -d '{{{what}, \"key\": \"user:42\"}}'"
             ));
         }
-        Self { lines, addresses, is_for_people: config.log.format == LogFormat::Text }
+        Self {
+            lines,
+            addresses,
+            is_for_people: config.log.format == LogFormat::Text,
+        }
     }
 
     fn say(&self) {
         if self.is_for_people {
             let mut stdout = std::io::stdout().lock();
             // Who does not read it misses nothing else.
-            let _ = self.lines.iter().try_for_each(|line| writeln!(stdout, "{line}"));
+            let _ = self
+                .lines
+                .iter()
+                .try_for_each(|line| writeln!(stdout, "{line}"));
             let _ = stdout.flush();
             return;
         }

@@ -29,7 +29,10 @@ fn a1_two_configurations_on_one_redis_admit_one_capacity_each() {
         let config = folder.write(name, &format!("[policies.api]\nlimits = \"{limits}\"\n"));
         ServerProcess::start(&["--config", &config, "--store", &on(&redis)])
     };
-    let servers = [start("old.toml", "100/300 days"), start("new.toml", "100/300 days burst=20")];
+    let servers = [
+        start("old.toml", "100/300 days"),
+        start("new.toml", "100/300 days burst=20"),
+    ];
     let mut clients = servers.each_ref().map(ServerProcess::client);
     let body = r#"{"policy": "api", "key": "k"}"#;
     let mut passed = 0;
@@ -49,7 +52,11 @@ fn a1_alternating_between_limits_frees_nothing() {
         let server = ServerProcess::start(&["--store", store]);
         let mut client = server.client();
         let mut ask = |limits: &str, path: &str| {
-            allowed(&client.post(path, &format!(r#"{{"limits": "{limits}", "key": "k"}}"#)).unwrap())
+            allowed(
+                &client
+                    .post(path, &format!(r#"{{"limits": "{limits}", "key": "k"}}"#))
+                    .unwrap(),
+            )
         };
         let mut passed = 0;
         for _ in 0..200 {
@@ -61,7 +68,8 @@ fn a1_alternating_between_limits_frees_nothing() {
         // The bucket of Redis commands is one, whatever its rate, and never clamped to a smaller one.
         let mut resp = TcpStream::connect(server.resp).unwrap();
         let mut throttle = |burst: u32| {
-            resp.write_all(format!("CL.THROTTLE k {burst} 5 25920000\r\n").as_bytes()).unwrap();
+            resp.write_all(format!("CL.THROTTLE k {burst} 5 25920000\r\n").as_bytes())
+                .unwrap();
             let mut reply = [0; 256];
             let read = resp.read(&mut reply).unwrap();
             reply[..read].starts_with(b"*5\r\n:0\r\n")
@@ -79,8 +87,12 @@ fn a1_alternating_between_limits_frees_nothing() {
 fn a3_a_receipt_settles_once_on_any_server() {
     let redis = RedisServer::start();
     let folder = Folder::new();
-    let config = folder.write("serve.toml", "[policies.api]\nlimits = \"fixed_window 5/300 days\"\n");
-    let servers = [(); 2].map(|()| ServerProcess::start(&["--config", &config, "--store", &on(&redis)]));
+    let config = folder.write(
+        "serve.toml",
+        "[policies.api]\nlimits = \"fixed_window 5/300 days\"\n",
+    );
+    let servers =
+        [(); 2].map(|()| ServerProcess::start(&["--config", &config, "--store", &on(&redis)]));
     let body = r#"{"policy": "api", "key": "k", "cost": 5, "receipt": true}"#;
     let answer = servers[0].post("/v1/check", body).json();
     let receipt = answer["receipt"].as_str().unwrap();
@@ -95,19 +107,38 @@ fn a3_a_receipt_settles_once_on_any_server() {
                 })
             })
             .collect();
-        settling.into_iter().map(|thread| thread.join().unwrap()).collect()
+        settling
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
-    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 1, "{answers:?}");
-    assert_eq!(answers.iter().filter(|status| **status == 409).count(), 7, "{answers:?}");
-    let left = servers[1].post("/v1/peek", r#"{"policy": "api", "key": "k"}"#).json();
+    assert_eq!(
+        answers.iter().filter(|status| **status == 200).count(),
+        1,
+        "{answers:?}"
+    );
+    assert_eq!(
+        answers.iter().filter(|status| **status == 409).count(),
+        7,
+        "{answers:?}"
+    );
+    let left = servers[1]
+        .post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)
+        .json();
     assert_eq!(left["remaining"], 3);
     // A receipt that was made up, or is for another key, settles nothing.
     for wrong in ["", "x", "e30"] {
-        let answer = servers[0].post("/v1/settle", &format!(r#"{{"receipt": "{wrong}", "cost": 0}}"#));
+        let answer = servers[0].post(
+            "/v1/settle",
+            &format!(r#"{{"receipt": "{wrong}", "cost": 0}}"#),
+        );
         assert_eq!(answer.status, 400, "{}", answer.body);
     }
     // A denied request has none, and nothing is stored for good.
-    assert_eq!(servers[0].post("/v1/check", body).json()["receipt"], serde_json::Value::Null);
+    assert_eq!(
+        servers[0].post("/v1/check", body).json()["receipt"],
+        serde_json::Value::Null
+    );
     assert!(redis.keys().iter().all(|(_, ttl)| *ttl > 0));
 }
 
@@ -116,7 +147,8 @@ fn a3_a_receipt_settles_once_on_any_server() {
 fn a3_a_late_settlement_frees_nothing() {
     let server = ServerProcess::start(&[]);
     let mut client = server.client();
-    let check = r#"{"limits": "fixed_window 5/second anchor=first_hit", "key": "k", "receipt": true}"#;
+    let check =
+        r#"{"limits": "fixed_window 5/second anchor=first_hit", "key": "k", "receipt": true}"#;
     let mut receipts = Vec::new();
     let collect = || {
         let answer = client.post("/v1/check", check).unwrap().json();
@@ -126,12 +158,24 @@ fn a3_a_late_settlement_frees_nothing() {
     assert!(wait_for(PATIENCE, collect));
     let mut kept = 0;
     let look = |client: &mut tidegate_testkit::http::HttpClient| {
-        client.post("/v1/peek", r#"{"limits": "fixed_window 5/second anchor=first_hit", "key": "k"}"#).unwrap().json()
+        client
+            .post(
+                "/v1/peek",
+                r#"{"limits": "fixed_window 5/second anchor=first_hit", "key": "k"}"#,
+            )
+            .unwrap()
+            .json()
     };
     // Receipts of earlier windows give nothing back.
     for receipt in &receipts[..15] {
         let before = look(&mut client)["remaining"].as_u64().unwrap();
-        let status = client.post("/v1/settle", &format!(r#"{{"receipt": "{receipt}", "cost": 0}}"#)).unwrap().status;
+        let status = client
+            .post(
+                "/v1/settle",
+                &format!(r#"{{"receipt": "{receipt}", "cost": 0}}"#),
+            )
+            .unwrap()
+            .status;
         let after = look(&mut client)["remaining"].as_u64().unwrap();
         kept += u64::from(status == 200 && after > before && after != 5);
     }
@@ -143,19 +187,40 @@ fn a4_many_orders_of_limits_leave_few_scripts() {
     let redis = RedisServer::start();
     let server = ServerProcess::start(&["--store", &on(&redis)]);
     let mut client = server.client();
-    let kinds = ["gcra 9/day", "fixed_window 9/day", "sliding_window_counter 9/day", "sliding_window_log 9/day"];
+    let kinds = [
+        "gcra 9/day",
+        "fixed_window 9/day",
+        "sliding_window_counter 9/day",
+        "sliding_window_log 9/day",
+    ];
     for number in 0_usize..1_500 {
-        let limits: Vec<&str> =
-            (0..number % 8 + 1).map(|place| kinds[number / 4_usize.pow(place as u32 % 6) % 4]).collect();
-        let body = format!(r#"{{"limits": "{}", "key": "{number}"}}"#, limits.join("; "));
+        let limits: Vec<&str> = (0..number % 8 + 1)
+            .map(|place| kinds[number / 4_usize.pow(place as u32 % 6) % 4])
+            .collect();
+        let body = format!(
+            r#"{{"limits": "{}", "key": "{number}"}}"#,
+            limits.join("; ")
+        );
         assert!(allowed(&client.post("/v1/check", &body).unwrap()));
     }
     let nine = ["1/s"; 9].join("; ");
-    let refused = client.post("/v1/check", &format!(r#"{{"limits": "{nine}", "key": "k"}}"#)).unwrap();
-    assert!(refused.status == 400 && refused.body.contains("at most 8"), "{}", refused.body);
+    let refused = client
+        .post(
+            "/v1/check",
+            &format!(r#"{{"limits": "{nine}", "key": "k"}}"#),
+        )
+        .unwrap();
+    assert!(
+        refused.status == 400 && refused.body.contains("at most 8"),
+        "{}",
+        refused.body
+    );
     let info = redis.info("memory");
-    let number =
-        |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap();
+    let number = |name: &str| {
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+            .unwrap()
+    };
     assert!(number("number_of_cached_scripts:") <= 69, "{info}");
     assert!(number("used_memory_vm_total:") < 8 << 20, "{info}");
 }
@@ -163,9 +228,14 @@ fn a4_many_orders_of_limits_leave_few_scripts() {
 #[test]
 fn a8_a_refund_while_redis_is_gone_is_refused_and_frees_nothing() {
     let mut redis = RedisServer::start();
-    let server = ServerProcess::start(&["--store", &format!("redis://127.0.0.1:{}/?timeout=200ms", redis.port())]);
+    let server = ServerProcess::start(&[
+        "--store",
+        &format!("redis://127.0.0.1:{}/?timeout=200ms", redis.port()),
+    ]);
     let mut client = server.client();
-    let body = |cost: u32| format!(r#"{{"limits": "fixed_window 5/300 days", "key": "k", "cost": {cost}}}"#);
+    let body = |cost: u32| {
+        format!(r#"{{"limits": "fixed_window 5/300 days", "key": "k", "cost": {cost}}}"#)
+    };
     assert!(allowed(&client.post("/v1/check", &body(5)).unwrap()));
     redis.kill();
     let degraded = || client.post("/v1/check", &body(1)).unwrap().json()["degraded"].is_string();
@@ -188,7 +258,13 @@ fn c4_a_redis_that_refuses_writes_is_an_outage_that_shows() {
     let mut number = 0;
     let mut check = || {
         number += 1;
-        client.post("/v1/check", &format!(r#"{{"limits": "1000/hour", "key": "{number}"}}"#)).unwrap().json()
+        client
+            .post(
+                "/v1/check",
+                &format!(r#"{{"limits": "1000/hour", "key": "{number}"}}"#),
+            )
+            .unwrap()
+            .json()
     };
     assert!(check()["degraded"].is_null());
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -196,8 +272,17 @@ fn c4_a_redis_that_refuses_writes_is_an_outage_that_shows() {
         assert_eq!(check()["degraded"], "refused");
     }
     server.wait_for_log("store unavailable, applying the failure policy");
-    assert!(server.log().contains("command not allowed when used memory"), "{}", server.log());
-    assert_eq!(server.client().get("/readyz").unwrap().json()["store"], "degraded");
+    assert!(
+        server
+            .log()
+            .contains("command not allowed when used memory"),
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        server.client().get("/readyz").unwrap().json()["store"],
+        "degraded"
+    );
     assert!(server.metric("tidegate_inline_degraded_total{reason=\"refused\"}") >= 50);
     let mut resp = TcpStream::connect(server.resp).unwrap();
     resp.write_all(b"CL.THROTTLE k 4 5 60\r\n").unwrap();
@@ -205,8 +290,14 @@ fn c4_a_redis_that_refuses_writes_is_an_outage_that_shows() {
     assert!(resp.read(&mut reply).unwrap() > 0);
     assert!(server.metric("tidegate_inline_degraded_total{reason=\"refused\"}") >= 51);
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert!(wait_for(PATIENCE, || check()["degraded"].is_null() && server.log().contains("store available again")));
-    assert_eq!(server.log().matches("store unavailable").count(), 1, "{}", server.log());
+    assert!(wait_for(PATIENCE, || check()["degraded"].is_null()
+        && server.log().contains("store available again")));
+    assert_eq!(
+        server.log().matches("store unavailable").count(),
+        1,
+        "{}",
+        server.log()
+    );
 }
 
 #[test]
@@ -238,9 +329,14 @@ fn c1_a_long_pipeline_is_decided_in_order_after_scripts_are_flushed() {
             replies.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
         }
         // The third figure is what remains: it goes down by one, and stays at 0.
-        let remaining: Vec<i64> =
-            replies.split("*5\r\n").skip(1).map(|reply| reply.lines().nth(2).unwrap()[1..].parse().unwrap()).collect();
-        let expected: Vec<i64> = (0..COMMANDS as i64).map(|number| (699 - number).max(0)).collect();
+        let remaining: Vec<i64> = replies
+            .split("*5\r\n")
+            .skip(1)
+            .map(|reply| reply.lines().nth(2).unwrap()[1..].parse().unwrap())
+            .collect();
+        let expected: Vec<i64> = (0..COMMANDS as i64)
+            .map(|number| (699 - number).max(0))
+            .collect();
         assert_eq!(remaining, expected, "round {round}");
     }
 }

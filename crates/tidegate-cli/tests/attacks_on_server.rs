@@ -15,7 +15,9 @@ use tidegate_testkit::redis::{TlsFiles, wait_for};
 /// Sends bytes as they are, and returns what comes back until the connection ends or nothing comes for a while.
 fn raw(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(1)))
+        .unwrap();
     stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
     let mut chunk = [0; 4_096];
@@ -34,19 +36,44 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 #[test]
 fn b1_a_log_that_is_not_read_stops_nothing() {
     let mut command = tidegate();
-    command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command.args([
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        "--resp",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    ]);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     // Kept open, and never read.
     let _stderr = child.stderr.take().unwrap();
     let mut greeting = String::new();
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
     while !greeting.contains("Try: ") {
-        assert!(std::io::BufRead::read_line(&mut stdout, &mut greeting).unwrap() > 0, "{greeting}");
+        assert!(
+            std::io::BufRead::read_line(&mut stdout, &mut greeting).unwrap() > 0,
+            "{greeting}"
+        );
     }
     let address = |name: &str| {
-        let line = greeting.lines().find(|line| line.starts_with(&format!("  {name}"))).unwrap();
-        let text = line.split_whitespace().nth(1).unwrap().trim_start_matches("http://");
-        text.trim_end_matches("/metrics").parse::<SocketAddr>().unwrap()
+        let line = greeting
+            .lines()
+            .find(|line| line.starts_with(&format!("  {name}")))
+            .unwrap();
+        let text = line
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .trim_start_matches("http://");
+        text.trim_end_matches("/metrics")
+            .parse::<SocketAddr>()
+            .unwrap()
     };
     let (http, resp, admin) = (address("http"), address("resp"), address("admin"));
     // Acknowledgements of pings that were never sent.
@@ -61,13 +88,32 @@ fn b1_a_log_that_is_not_read_stops_nothing() {
     // Our own events, more than any pipe holds.
     let mut client = tidegate_testkit::http::HttpClient::connect(admin).unwrap();
     for _ in 0..3_000 {
-        assert_eq!(client.post("/v1/reset", r#"{"limits": "1/s", "key": "k"}"#).unwrap().status, 200);
+        assert_eq!(
+            client
+                .post("/v1/reset", r#"{"limits": "1/s", "key": "k"}"#)
+                .unwrap()
+                .status,
+            200
+        );
     }
     let mut client = tidegate_testkit::http::HttpClient::connect(http).unwrap();
-    assert_eq!(client.post("/v1/check", r#"{"limits": "9/s", "key": "k"}"#).unwrap().status, 200);
+    assert_eq!(
+        client
+            .post("/v1/check", r#"{"limits": "9/s", "key": "k"}"#)
+            .unwrap()
+            .status,
+        200
+    );
     assert!(raw(resp, b"PING\r\nQUIT\r\n").starts_with("+PONG"));
-    let metrics = tidegate_testkit::http::HttpClient::connect(admin).unwrap().get("/metrics").unwrap().body;
-    let dropped = metrics.lines().find_map(|line| line.strip_prefix("tidegate_log_lines_dropped_total ")).unwrap();
+    let metrics = tidegate_testkit::http::HttpClient::connect(admin)
+        .unwrap()
+        .get("/metrics")
+        .unwrap()
+        .body;
+    let dropped = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("tidegate_log_lines_dropped_total "))
+        .unwrap();
     assert!(dropped.parse::<u64>().unwrap() > 2_000, "{dropped}");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -87,16 +133,31 @@ fn b1_hostile_bytes_and_repeated_events_fill_no_log() {
     }
     let mut client = tidegate_testkit::http::HttpClient::connect(server.admin).unwrap();
     for _ in 0..1_000 {
-        assert_eq!(client.post("/v1/reset", r#"{"limits": "1/s", "key": "k"}"#).unwrap().status, 200);
+        assert_eq!(
+            client
+                .post("/v1/reset", r#"{"limits": "1/s", "key": "k"}"#)
+                .unwrap()
+                .status,
+            200
+        );
     }
-    assert!(server.log().lines().count() < 500, "{} lines", server.log().lines().count());
+    assert!(
+        server.log().lines().count() < 500,
+        "{} lines",
+        server.log().lines().count()
+    );
     assert!(server.metric("tidegate_log_lines_dropped_total") > 500);
 }
 
 /// Frames of HTTP/2: a header block of literals without indexing, and a window of 0 for every stream.
 fn h2_request(stream: u32, path: &str, body: &[u8]) -> Vec<u8> {
     let mut block = Vec::new();
-    for (name, value) in [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost")] {
+    for (name, value) in [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "localhost"),
+    ] {
         block.extend([0, name.len() as u8]);
         block.extend(name.as_bytes());
         block.push(value.len() as u8);
@@ -115,7 +176,10 @@ fn h2_request(stream: u32, path: &str, body: &[u8]) -> Vec<u8> {
 #[test]
 fn b3_responses_that_are_not_taken_are_dropped() {
     let folder = Folder::new();
-    let config = folder.write("serve.toml", "bounds = { write_timeout = \"1s\", body_timeout = \"1s\" }\n");
+    let config = folder.write(
+        "serve.toml",
+        "bounds = { write_timeout = \"1s\", body_timeout = \"1s\" }\n",
+    );
     let server = ServerProcess::start(&["--config", &config]);
     let checks = vec![r#"{"limits":"9/s","key":"k"}"#; 500].join(",");
     let body = format!(r#"{{"checks":[{checks}]}}"#);
@@ -125,7 +189,9 @@ fn b3_responses_that_are_not_taken_are_dropped() {
     for _ in 0..16 {
         let mut stream = TcpStream::connect(server.http).unwrap();
         // SETTINGS_INITIAL_WINDOW_SIZE = 0.
-        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0").unwrap();
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0")
+            .unwrap();
         // Its settings, its acknowledgement of ours, and its window: from here on a megabyte may come.
         stream.read_exact(&mut [0; 9 + 24 + 9 + 13]).unwrap();
         for number in 0..50_u32 {
@@ -149,16 +215,40 @@ fn b3_responses_that_are_not_taken_are_dropped() {
     assert!(wait_for(PATIENCE, || answered() >= 800), "{}", answered());
     assert!(server.metric("tidegate_requests_refused_total{protocol=\"http\"}") > 0);
     // Healthy clients are served, over HTTP/2 too, and what is not taken goes.
-    assert_eq!(server.post("/v1/check", r#"{"limits": "9/s", "key": "k"}"#).status, 200);
+    assert_eq!(
+        server
+            .post("/v1/check", r#"{"limits": "9/s", "key": "k"}"#)
+            .status,
+        200
+    );
     for number in 0..5 {
-        let (body, url) =
-            (format!(r#"{{"limits": "1/s", "key": "{number}"}}"#), format!("http://{}/v1/check", server.http));
-        let arguments = ["-s", "--http2-prior-knowledge", "-w", "%{http_code}", "-o", "/dev/null", "-d", &body, &url];
-        let output = std::process::Command::new("curl").args(arguments).output().unwrap();
+        let (body, url) = (
+            format!(r#"{{"limits": "1/s", "key": "{number}"}}"#),
+            format!("http://{}/v1/check", server.http),
+        );
+        let arguments = [
+            "-s",
+            "--http2-prior-knowledge",
+            "-w",
+            "%{http_code}",
+            "-o",
+            "/dev/null",
+            "-d",
+            &body,
+            &url,
+        ];
+        let output = std::process::Command::new("curl")
+            .args(arguments)
+            .output()
+            .unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "200");
     }
     let grown = || server.memory().saturating_sub(before);
-    assert!(wait_for(PATIENCE, || grown() < 40 << 20), "{} MiB", grown() >> 20);
+    assert!(
+        wait_for(PATIENCE, || grown() < 40 << 20),
+        "{} MiB",
+        grown() >> 20
+    );
     drop(streams);
 }
 
@@ -166,16 +256,32 @@ fn b3_responses_that_are_not_taken_are_dropped() {
 fn b4_a_client_that_has_not_authenticated_has_little_room() {
     let folder = Folder::new();
     let token = folder.write("token", "a-token-that-is-long-enough\n");
-    let config =
-        folder.write("serve.toml", &format!("[[token]]\nscopes = [\"check\", \"admin\"]\nfile = \"{token}\"\n"));
+    let config = folder.write(
+        "serve.toml",
+        &format!("[[token]]\nscopes = [\"check\", \"admin\"]\nfile = \"{token}\"\n"),
+    );
     let server = ServerProcess::start(&["--config", &config]);
-    let large = [&b"*16\r\n$8192\r\n"[..], &[b'x'; 8_192], b"\r\n$8192\r\n", &[b'x'; 8_000]].concat();
-    assert!(raw(server.resp, &large).starts_with("-ERR Protocol error: too big request before authentication"));
+    let large = [
+        &b"*16\r\n$8192\r\n"[..],
+        &[b'x'; 8_192],
+        b"\r\n$8192\r\n",
+        &[b'x'; 8_000],
+    ]
+    .concat();
+    assert!(
+        raw(server.resp, &large)
+            .starts_with("-ERR Protocol error: too big request before authentication")
+    );
     // With the token, a command may be as large as any.
     let auth = b"AUTH a-token-that-is-long-enough\r\n";
     let key = [b'k'; 8_000];
-    let command =
-        [&auth[..], b"*5\r\n$11\r\nCL.THROTTLE\r\n$8000\r\n", &key, b"\r\n$1\r\n4\r\n$1\r\n5\r\n$2\r\n60\r\n"].concat();
+    let command = [
+        &auth[..],
+        b"*5\r\n$11\r\nCL.THROTTLE\r\n$8000\r\n",
+        &key,
+        b"\r\n$1\r\n4\r\n$1\r\n5\r\n$2\r\n60\r\n",
+    ]
+    .concat();
     assert!(raw(server.resp, &command).starts_with("+OK\r\n*5\r\n:0"));
     let before = server.memory();
     let held: Vec<TcpStream> = (0..500)
@@ -185,7 +291,10 @@ fn b4_a_client_that_has_not_authenticated_has_little_room() {
             stream
         })
         .collect();
-    assert_eq!(raw(server.resp, b"PING\r\n"), "-NOAUTH Authentication required.\r\n");
+    assert_eq!(
+        raw(server.resp, b"PING\r\n"),
+        "-NOAUTH Authentication required.\r\n"
+    );
     assert!(server.memory().saturating_sub(before) < 20 << 20);
     drop(held);
 }
@@ -211,24 +320,49 @@ fn b5_web_pages_reach_nothing() {
         "host: 127.0.0.1\r\nsec-fetch-site: cross-site\r\n",
         "host: 127.0.0.1\r\nsec-fetch-site: same-site\r\n",
     ] {
-        assert!(post(page).starts_with("HTTP/1.1 403"), "{page}: {}", post(page));
+        assert!(
+            post(page).starts_with("HTTP/1.1 403"),
+            "{page}: {}",
+            post(page)
+        );
     }
     // A name that was pointed at this machine.
     assert!(post("host: evil.example\r\n").starts_with("HTTP/1.1 421"));
-    let metrics = raw(server.admin, b"GET /metrics HTTP/1.1\r\nhost: evil.example:9090\r\n\r\n");
+    let metrics = raw(
+        server.admin,
+        b"GET /metrics HTTP/1.1\r\nhost: evil.example:9090\r\n\r\n",
+    );
     assert!(metrics.starts_with("HTTP/1.1 421"), "{metrics}");
     let left = server.post("/v1/peek", body).json()["remaining"].as_u64();
     assert_eq!(left, Some(4));
     // An HTTP request to the port of Redis clients runs nothing.
     assert!(raw(server.resp, b"CL.THROTTLE key 0 1 3600\r\n").contains(":0\r\n:1\r\n:0"));
-    for request in ["POST / HTTP/1.1\r\n", "Host: 127.0.0.1\r\n", "host: evil.example\r\n"] {
-        let said = raw(server.resp, format!("{request}DEL key\r\nPING\r\n").as_bytes());
-        assert!(said.starts_with("-ERR ") && !said.contains("PONG"), "{said}");
+    for request in [
+        "POST / HTTP/1.1\r\n",
+        "Host: 127.0.0.1\r\n",
+        "host: evil.example\r\n",
+    ] {
+        let said = raw(
+            server.resp,
+            format!("{request}DEL key\r\nPING\r\n").as_bytes(),
+        );
+        assert!(
+            said.starts_with("-ERR ") && !said.contains("PONG"),
+            "{said}"
+        );
     }
     // Nor does TLS with a chosen session ticket, nor anything else that is no command.
-    for junk in [&b"\x16\x03\x01\x02R \r\n"[..], b"post / http/1.1\r\n", b"USER x\r\n", b"a \xff\r\n"] {
+    for junk in [
+        &b"\x16\x03\x01\x02R \r\n"[..],
+        b"post / http/1.1\r\n",
+        b"USER x\r\n",
+        b"a \xff\r\n",
+    ] {
         let said = raw(server.resp, &[junk, b"DEL key\r\nPING\r\n"].concat());
-        assert!(said.starts_with("-ERR ") && !said.contains("PONG"), "{said}");
+        assert!(
+            said.starts_with("-ERR ") && !said.contains("PONG"),
+            "{said}"
+        );
     }
     // A client that speaks RESP may ask for any key.
     let named_so = b"*3\r\n$3\r\nDEL\r\n$1\r\na\r\n$9\r\nHTTP/user\r\nPING\r\n";
@@ -238,7 +372,10 @@ fn b5_web_pages_reach_nothing() {
     let folder = Folder::new();
     let config = folder.write("serve.toml", "http.hosts = [\"limits.internal\"]\n");
     let server = ServerProcess::start(&["--config", &config]);
-    let answer = raw(server.http, b"GET /healthz HTTP/1.1\r\nhost: limits.internal\r\n\r\n");
+    let answer = raw(
+        server.http,
+        b"GET /healthz HTTP/1.1\r\nhost: limits.internal\r\n\r\n",
+    );
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
@@ -246,10 +383,19 @@ fn b5_web_pages_reach_nothing() {
 fn b6_short_tokens_and_dropped_client_cas_are_refused() {
     let folder = Folder::new();
     let token = folder.write("token", "short\n");
-    let config = folder.write("short.toml", &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"));
-    let output = tidegate().args(["serve", "--config", &config, "--http", "127.0.0.1:0"]).output().unwrap();
+    let config = folder.write(
+        "short.toml",
+        &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"),
+    );
+    let output = tidegate()
+        .args(["serve", "--config", &config, "--http", "127.0.0.1:0"])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("expected 16 to 4096 characters"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("expected 16 to 4096 characters"),
+        "{said}"
+    );
     let files = TlsFiles::make();
     let tls = |ca: &str| {
         let (cert, key) = (files.path("redis.crt"), files.path("redis.key"));
@@ -267,9 +413,15 @@ fn b6_short_tokens_and_dropped_client_cas_are_refused() {
 fn b6_failed_authentication_is_slow() {
     let folder = Folder::new();
     let token = folder.write("token", "a-token-that-is-long-enough\n");
-    let config = folder.write("serve.toml", &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"));
+    let config = folder.write(
+        "serve.toml",
+        &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"),
+    );
     let server = ServerProcess::start(&["--config", &config]);
-    let said = raw(server.resp, b"AUTH wrong-one\r\nAUTH wrong-two\r\nAUTH a-token-that-is-long-enough\r\nQUIT\r\n");
+    let said = raw(
+        server.resp,
+        b"AUTH wrong-one\r\nAUTH wrong-two\r\nAUTH a-token-that-is-long-enough\r\nQUIT\r\n",
+    );
     assert_eq!(said.matches("-WRONGPASS").count(), 2, "{said}");
     assert!(said.contains("+OK"), "{said}");
 }
@@ -279,12 +431,18 @@ fn b6_failed_authentication_is_slow() {
 fn b6_a_few_wrong_passwords_end_the_connection() {
     let folder = Folder::new();
     let token = folder.write("token", "a-token-that-is-long-enough\n");
-    let config = folder.write("serve.toml", &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"));
+    let config = folder.write(
+        "serve.toml",
+        &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"),
+    );
     let server = ServerProcess::start(&["--config", &config]);
     let said = raw(server.resp, &b"AUTH x\r\n".repeat(500));
     assert_eq!(said.matches("-WRONGPASS").count(), 3, "{said}");
     for _ in 0..50 {
-        TcpStream::connect(server.resp).unwrap().write_all(&b"AUTH x\r\n".repeat(500)).unwrap();
+        TcpStream::connect(server.resp)
+            .unwrap()
+            .write_all(&b"AUTH x\r\n".repeat(500))
+            .unwrap();
     }
     // One is that of this question.
     assert!(wait_for(PATIENCE, || server.metric("tidegate_connections") <= 1));
@@ -295,12 +453,23 @@ fn b6_a_few_wrong_passwords_end_the_connection() {
 fn b6_a_listener_that_lets_everybody_in_is_not_opened_by_accident() {
     let (folder, files) = (Folder::new(), TlsFiles::make());
     let [cert, key, ca] = ["redis.crt", "redis.key", "ca.crt"].map(|name| files.path(name));
-    for (extra, is_good) in [(String::new(), false), (format!("client_ca = \"{ca}\"\n"), true)] {
-        let text = format!("[http]\nlisten = \"0.0.0.0:0\"\n[http.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{extra}");
-        let output = tidegate().args(["config", "check", &folder.write("serve.toml", &text)]).output().unwrap();
+    for (extra, is_good) in [
+        (String::new(), false),
+        (format!("client_ca = \"{ca}\"\n"), true),
+    ] {
+        let text = format!(
+            "[http]\nlisten = \"0.0.0.0:0\"\n[http.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{extra}"
+        );
+        let output = tidegate()
+            .args(["config", "check", &folder.write("serve.toml", &text)])
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), is_good, "{said}");
-        assert!(is_good || said.contains("[http.tls] with client_ca"), "{said}");
+        assert!(
+            is_good || said.contains("[http.tls] with client_ca"),
+            "{said}"
+        );
     }
 }
 
@@ -308,10 +477,25 @@ fn b6_a_listener_that_lets_everybody_in_is_not_opened_by_accident() {
 fn b7_a_head_over_http2_has_no_body() {
     let server = ServerProcess::start(&[]);
     let url = format!("http://{}/healthz", server.http);
-    let arguments = ["-s", "-I", "--http2-prior-knowledge", "-w", "%{http_version} %{size_download}", "-o", "-", &url];
-    let output = std::process::Command::new("curl").args(arguments).output().unwrap();
+    let arguments = [
+        "-s",
+        "-I",
+        "--http2-prior-knowledge",
+        "-w",
+        "%{http_version} %{size_download}",
+        "-o",
+        "-",
+        &url,
+    ];
+    let output = std::process::Command::new("curl")
+        .args(arguments)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("HTTP/2 200") && !said.contains('{'), "{said}");
+    assert!(
+        output.status.success() && said.contains("HTTP/2 200") && !said.contains('{'),
+        "{said}"
+    );
 }
 
 #[test]
@@ -337,10 +521,26 @@ fn b7_no_part_of_a_mistyped_url_is_shown() {
     ] {
         let config = folder.write("serve.toml", &format!("[store]\nurl = \"{url}\"\n"));
         for arguments in [
-            &["serve", "--http", "127.0.0.1:0", "--admin", "off", "--store", url][..],
+            &[
+                "serve",
+                "--http",
+                "127.0.0.1:0",
+                "--admin",
+                "off",
+                "--store",
+                url,
+            ][..],
             &["config", "check", &config],
             &["check", "k", "--policy", "1/s", "--store", url],
-            &["simulate", "--policy", "1/s", "--trace", "/dev/null", "--store", url],
+            &[
+                "simulate",
+                "--policy",
+                "1/s",
+                "--trace",
+                "/dev/null",
+                "--store",
+                url,
+            ],
         ] {
             let output = tidegate().args(arguments).output().unwrap();
             let said = [output.stdout, output.stderr].concat();
@@ -359,9 +559,22 @@ fn b7_snapshots_and_locks_are_no_links() {
     }
     for snapshot in ["counts", "other"] {
         let path = folder.path().join(snapshot).display().to_string();
-        let arguments = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--snapshot", &path];
+        let arguments = [
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--admin",
+            "off",
+            "--snapshot",
+            &path,
+        ];
         let output = tidegate().args(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{snapshot}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{snapshot}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
 }
@@ -373,28 +586,61 @@ fn b7_a_lock_is_a_file_of_the_server_alone() {
     let folder = Folder::new();
     let path = folder.path().join("counts").display().to_string();
     let lock = format!("{path}.lock");
-    assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
-    let arguments = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--snapshot", &path];
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&lock)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let arguments = [
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+        "--snapshot",
+        &path,
+    ];
     let output = tidegate().args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.code() == Some(2) && said.contains("counts.lock") && said.contains("expected a file"),
+        output.status.code() == Some(2)
+            && said.contains("counts.lock")
+            && said.contains("expected a file"),
         "{said}"
     );
     std::fs::remove_file(&lock).unwrap();
     std::fs::write(&lock, "").unwrap();
     std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).unwrap();
     let _server = ServerProcess::start(&["--snapshot", &path]);
-    assert_eq!(std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(&lock).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
 }
 
 #[test]
 fn b7_no_token_is_shown_that_stands_in_the_wrong_place() {
     let folder = Folder::new();
-    for wrong in ["env = \"hunter2-token-of-mine\"", "token = \"hunter2\"", "file = \"hunter2", "env = hunter2"] {
-        let config = folder.write("serve.toml", &format!("[[token]]\nscopes = [\"check\"]\n{wrong}\n"));
-        let output = tidegate().args(["serve", "--config", &config, "--http", "127.0.0.1:0"]).output().unwrap();
+    for wrong in [
+        "env = \"hunter2-token-of-mine\"",
+        "token = \"hunter2\"",
+        "file = \"hunter2",
+        "env = hunter2",
+    ] {
+        let config = folder.write(
+            "serve.toml",
+            &format!("[[token]]\nscopes = [\"check\"]\n{wrong}\n"),
+        );
+        let output = tidegate()
+            .args(["serve", "--config", &config, "--http", "127.0.0.1:0"])
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && !said.contains("hunter2"), "{wrong}: {said}");
+        assert!(
+            !output.status.success() && !said.contains("hunter2"),
+            "{wrong}: {said}"
+        );
     }
 }

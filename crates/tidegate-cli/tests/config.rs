@@ -8,9 +8,17 @@ use common::tidegate;
 use tidegate_testkit::Folder;
 
 fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
-    let output = tidegate().args(arguments).envs(environment.iter().copied()).output().unwrap();
+    let output = tidegate()
+        .args(arguments)
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 /// A configuration that says everything.
@@ -22,31 +30,77 @@ fn the_example_is_good() {
     let path = folder.write("full.toml", FULL);
     let (code, said, errors) = run(&["config", "check", &path], &[]);
     assert_eq!(code, 0, "{errors}");
-    assert!(said.starts_with(&format!("{path}: good, 3 policies, hash ")), "{said}");
+    assert!(
+        said.starts_with(&format!("{path}: good, 3 policies, hash ")),
+        "{said}"
+    );
 }
 
 #[test]
 fn errors_point_at_line_and_column() {
     let folder = Folder::new();
     let cases = [
-        ("[policies.api]\nlimit = \"1/s\"\n", "line 2, column 1", "unknown field `limit`, expected one of `limits`"),
-        ("[policies.api]\nlimits = \"1/fortnight\"\n", "line 2, column 10", "fortnight"),
-        ("[http]\nlisten = \"8080\"\n", "line 2, column 10", "expected ADDRESS:PORT"),
-        ("[bounds]\nhead_timeout = \"5\"\n", "line 2, column 16", "expected one such as 5s"),
+        (
+            "[policies.api]\nlimit = \"1/s\"\n",
+            "line 2, column 1",
+            "unknown field `limit`, expected one of `limits`",
+        ),
+        (
+            "[policies.api]\nlimits = \"1/fortnight\"\n",
+            "line 2, column 10",
+            "fortnight",
+        ),
+        (
+            "[http]\nlisten = \"8080\"\n",
+            "line 2, column 10",
+            "expected ADDRESS:PORT",
+        ),
+        (
+            "[bounds]\nhead_timeout = \"5\"\n",
+            "line 2, column 16",
+            "expected one such as 5s",
+        ),
         ("[bounds]\nmax_body = -1\n", "line 2, column 12", "expected"),
-        ("[store]\nurl = \"redis://h?colour=1\"\n", "line 2, column 7", "colour"),
-        ("[store]\nurl = \"postgres://h\"\n", "line 2, column 7", "unknown store: expected memory://"),
-        ("[http]\nheaders = \"draft-12\"\n", "line 2, column 11", "unknown variant `draft-12`"),
-        ("[[token]]\nscopes = [\"root\"]\n", "line 2, column 11", "unknown variant `root`"),
-        ("[policies.api]\nlimits = \"1/s\"\n[policies.api]\n", "line 3", "duplicate key"),
+        (
+            "[store]\nurl = \"redis://h?colour=1\"\n",
+            "line 2, column 7",
+            "colour",
+        ),
+        (
+            "[store]\nurl = \"postgres://h\"\n",
+            "line 2, column 7",
+            "unknown store: expected memory://",
+        ),
+        (
+            "[http]\nheaders = \"draft-12\"\n",
+            "line 2, column 11",
+            "unknown variant `draft-12`",
+        ),
+        (
+            "[[token]]\nscopes = [\"root\"]\n",
+            "line 2, column 11",
+            "unknown variant `root`",
+        ),
+        (
+            "[policies.api]\nlimits = \"1/s\"\n[policies.api]\n",
+            "line 3",
+            "duplicate key",
+        ),
         ("policies = 5\n", "line 1, column 12", "expected a map"),
-        ("[admin]\ntls = { cert = \"a\" }\n", "line 2, column 7", "missing field `key`"),
+        (
+            "[admin]\ntls = { cert = \"a\" }\n",
+            "line 2, column 7",
+            "missing field `key`",
+        ),
     ];
     for (text, place, expected) in cases {
         let path = folder.write("bad.toml", text);
         let (code, _, errors) = run(&["config", "check", &path], &[]);
         assert_eq!(code, 2, "{text}");
-        assert!(errors.contains(place) && errors.contains(expected), "{text}: {errors}");
+        assert!(
+            errors.contains(place) && errors.contains(expected),
+            "{text}: {errors}"
+        );
         // What is wrong is shown.
         assert!(errors.contains('^'), "{text}: {errors}");
     }
@@ -60,29 +114,52 @@ fn errors_point_at_line_and_column() {
             "[policies.api]\nlimits = \"1/s\"\nexceptions = [{ key = \"k\", blocked = true, unlimited = true }]\n",
             "expected one of",
         ),
-        ("[policies.api]\nlimits = \"1/s\"\ntiers = { \"\" = \"2/s\" }\n", "policies.api: tiers: "),
-        ("[[token]]\nscopes = []\nenv = \"X\"\n", "token[0] has no scopes"),
-        ("[[token]]\nscopes = [\"check\"]\n", "token[0]: expected either `file` or `env`"),
+        (
+            "[policies.api]\nlimits = \"1/s\"\ntiers = { \"\" = \"2/s\" }\n",
+            "policies.api: tiers: ",
+        ),
+        (
+            "[[token]]\nscopes = []\nenv = \"X\"\n",
+            "token[0] has no scopes",
+        ),
+        (
+            "[[token]]\nscopes = [\"check\"]\n",
+            "token[0]: expected either `file` or `env`",
+        ),
         ("[store]\nfailure = \"open\"\n", "memory:// always answers"),
-        ("[store]\nurl = \"redis://h/?failure=open\"\nfailure = \"open\"\n", "said twice"),
-        ("[store]\nurl = \"redis://h/\"\nsnapshot = \"x\"\n", "store.snapshot is for memory://"),
-        ("[bounds]\nmax_connections = 0\n", "bounds.max_connections is 0"),
+        (
+            "[store]\nurl = \"redis://h/?failure=open\"\nfailure = \"open\"\n",
+            "said twice",
+        ),
+        (
+            "[store]\nurl = \"redis://h/\"\nsnapshot = \"x\"\n",
+            "store.snapshot is for memory://",
+        ),
+        (
+            "[bounds]\nmax_connections = 0\n",
+            "bounds.max_connections is 0",
+        ),
         ("[http]\nlisten = \"0.0.0.0:80\"\n", "beyond this machine"),
         ("[http]\nlisten = \"off\"\n", "both off"),
-        ("[http]\nlisten = \"127.0.0.1:9090\"\n", "two listeners are on 127.0.0.1:9090"),
+        (
+            "[http]\nlisten = \"127.0.0.1:9090\"\n",
+            "two listeners are on 127.0.0.1:9090",
+        ),
     ];
     for (text, expected) in values {
         let path = folder.write("bad.toml", text);
         let (code, _, errors) = run(&["config", "check", &path], &[]);
-        assert!(code == 2 && errors.contains(expected) && errors.contains("bad.toml: "), "{text}: {errors}");
+        assert!(
+            code == 2 && errors.contains(expected) && errors.contains("bad.toml: "),
+            "{text}: {errors}"
+        );
     }
 }
 
 #[test]
 fn flags_over_the_environment_over_the_file() {
     let folder = Folder::new();
-    let text =
-        "[store]\nurl = \"redis://user:secret@file/\"\n[http]\nlisten = \"127.0.0.1:1\"\n[bounds]\nmax_body = 1000\n";
+    let text = "[store]\nurl = \"redis://user:secret@file/\"\n[http]\nlisten = \"127.0.0.1:1\"\n[bounds]\nmax_body = 1000\n";
     let path = folder.write("serve.toml", text);
     let environment = [
         ("TIDEGATE__HTTP__LISTEN", "127.0.0.1:2"),
@@ -92,25 +169,53 @@ fn flags_over_the_environment_over_the_file() {
         ("TIDEGATE_OTHER", "of no concern"),
     ];
     let shown = |arguments: &[&str]| {
-        let (code, shown, errors) = run(&[&["config", "show", "--config", &path], arguments].concat(), &environment);
+        let (code, shown, errors) = run(
+            &[&["config", "show", "--config", &path], arguments].concat(),
+            &environment,
+        );
         assert_eq!(code, 0, "{errors}");
         shown
     };
     let of_environment = shown(&[]);
-    assert!(of_environment.contains("listen = \"127.0.0.1:2\"") && of_environment.contains("max_body = 2000"));
-    assert!(of_environment.contains("limits = \"token_bucket 5/minute\""), "{of_environment}");
-    assert!(of_environment.contains("url = \"redis://***@file/\"") && !of_environment.contains("secret"));
+    assert!(
+        of_environment.contains("listen = \"127.0.0.1:2\"")
+            && of_environment.contains("max_body = 2000")
+    );
+    assert!(
+        of_environment.contains("limits = \"token_bucket 5/minute\""),
+        "{of_environment}"
+    );
+    assert!(
+        of_environment.contains("url = \"redis://***@file/\"")
+            && !of_environment.contains("secret")
+    );
     assert!(shown(&["--http", "127.0.0.1:3"]).contains("listen = \"127.0.0.1:3\""));
     // What is shown of a configuration without a password is one, and the same.
     let again = folder.write("again.toml", &shown(&["--store", "memory://"]));
     let (_, twice, _) = run(&["config", "show", "--config", &again], &[]);
     assert_eq!(twice, std::fs::read_to_string(&again).unwrap());
     for (name, value, expected) in [
-        ("TIDEGATE__HTTP__LISTEM", "x", "TIDEGATE__HTTP__LISTEM: unknown field `listem`"),
-        ("TIDEGATE__HTTP__LISTEN", "x", "TIDEGATE__HTTP__LISTEN: `x` is not where to listen"),
-        ("TIDEGATE__BOUNDS__MAX_BODY", "many", "TIDEGATE__BOUNDS__MAX_BODY: invalid type"),
+        (
+            "TIDEGATE__HTTP__LISTEM",
+            "x",
+            "TIDEGATE__HTTP__LISTEM: unknown field `listem`",
+        ),
+        (
+            "TIDEGATE__HTTP__LISTEN",
+            "x",
+            "TIDEGATE__HTTP__LISTEN: `x` is not where to listen",
+        ),
+        (
+            "TIDEGATE__BOUNDS__MAX_BODY",
+            "many",
+            "TIDEGATE__BOUNDS__MAX_BODY: invalid type",
+        ),
         ("TIDEGATE__", "x", "TIDEGATE__: it names nothing"),
-        ("TIDEGATE__HTTP__LISTEN__X", "x", "TIDEGATE__HTTP__LISTEN__X: "),
+        (
+            "TIDEGATE__HTTP__LISTEN__X",
+            "x",
+            "TIDEGATE__HTTP__LISTEN__X: ",
+        ),
     ] {
         let (code, _, errors) = run(&["config", "show"], &[(name, value)]);
         assert!(code == 2 && errors.contains(expected), "{name}: {errors}");
@@ -138,21 +243,43 @@ fn passwords_are_never_said() {
         run(&["config", "show", "--store", bad], &[]),
         run(&["config", "show"], &[("TIDEGATE_STORE", bad)]),
         run(&["config", "show"], &[("TIDEGATE__STORE__URL", bad)]),
-        run(&["config", "show", "--store", "redis://user:s3cret@host"], &[]),
-        run(&["config", "show", "--store", "redis:user:s3cret@host"], &[]),
+        run(
+            &["config", "show", "--store", "redis://user:s3cret@host"],
+            &[],
+        ),
+        run(
+            &["config", "show", "--store", "redis:user:s3cret@host"],
+            &[],
+        ),
     ];
     for (_, shown, errors) in said {
-        assert!(!shown.contains("s3cret") && !errors.contains("s3cret"), "{shown}{errors}");
+        assert!(
+            !shown.contains("s3cret") && !errors.contains("s3cret"),
+            "{shown}{errors}"
+        );
     }
 }
 
 #[test]
 fn what_needs_two_values_can_be_set_by_the_environment() {
-    let tls = [("TIDEGATE__HTTP__TLS__CERT", "a.crt"), ("TIDEGATE__HTTP__TLS__KEY", "a.key")];
+    let tls = [
+        ("TIDEGATE__HTTP__TLS__CERT", "a.crt"),
+        ("TIDEGATE__HTTP__TLS__KEY", "a.key"),
+    ];
     let (code, shown, errors) = run(&["config", "show"], &tls);
     assert!(code == 0 && shown.contains("cert = \"a.crt\""), "{errors}");
-    let token = [("TIDEGATE__TOKEN", "[{ scopes = [\"check\"], env = \"CHECK_TOKEN\" }]")];
-    assert!(run(&["config", "show"], &token).1.contains("env = \"CHECK_TOKEN\""));
+    let token = [(
+        "TIDEGATE__TOKEN",
+        "[{ scopes = [\"check\"], env = \"CHECK_TOKEN\" }]",
+    )];
+    assert!(
+        run(&["config", "show"], &token)
+            .1
+            .contains("env = \"CHECK_TOKEN\"")
+    );
     let (code, _, errors) = run(&["config", "show"], &tls[..1]);
-    assert!(code == 2 && errors.contains("TIDEGATE__HTTP__TLS__CERT: missing field `key`"), "{errors}");
+    assert!(
+        code == 2 && errors.contains("TIDEGATE__HTTP__TLS__CERT: missing field `key`"),
+        "{errors}"
+    );
 }

@@ -44,7 +44,12 @@ fn attack(server: &ServerProcess, number: usize) -> TcpStream {
         // Asks again and again, and reads no answer.
         _ => {
             let mut stream = connect(server.resp);
-            let command = [&b"*2\r\n$4\r\nECHO\r\n$8000\r\n"[..], &[b'x'; 8_000], b"\r\n"].concat();
+            let command = [
+                &b"*2\r\n$4\r\nECHO\r\n$8000\r\n"[..],
+                &[b'x'; 8_000],
+                b"\r\n",
+            ]
+            .concat();
             for _ in 0..2_000 {
                 match stream.write(&command) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -61,19 +66,32 @@ fn attack(server: &ServerProcess, number: usize) -> TcpStream {
 fn who_asks_is_answered_and_the_others_are_closed() {
     // Both ends of each connection need one, in two processes.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap();
-    assert!(files > (IDLE + HOSTILE + 500) as u64, "only {files} files may be open at a time: see ulimit -n");
+    assert!(
+        files > (IDLE + HOSTILE + 500) as u64,
+        "only {files} files may be open at a time: see ulimit -n"
+    );
     let folder = Folder::new();
     let config = folder.write("serve.toml", BOUNDS);
     let server = ServerProcess::start(&["--config", &config]);
     let mut healthy = server.client();
-    let mut ask = || healthy.post("/v1/check", r#"{"limits": "1000000/hour", "key": "k"}"#).unwrap().status == 200;
+    let mut ask = || {
+        healthy
+            .post("/v1/check", r#"{"limits": "1000000/hour", "key": "k"}"#)
+            .unwrap()
+            .status
+            == 200
+    };
     (0..500).for_each(|_| assert!(ask()));
     let before = server.memory();
 
     let mut connections = Vec::with_capacity(IDLE + HOSTILE);
     for number in 0..IDLE + HOSTILE {
         connections.push(match number {
-            0..IDLE => connect(if number % 2 == 0 { server.http } else { server.resp }),
+            0..IDLE => connect(if number % 2 == 0 {
+                server.http
+            } else {
+                server.resp
+            }),
             _ => attack(&server, number),
         });
         // So that it is not idle itself.
@@ -85,7 +103,11 @@ fn who_asks_is_answered_and_the_others_are_closed() {
 
     // A healthy one asks on; nobody else is left but who scrapes.
     let all_closed = || ask() && server.metric("tidegate_connections") <= 2;
-    assert!(wait_for(PATIENCE, all_closed), "{} connections are left", server.metric("tidegate_connections"));
+    assert!(
+        wait_for(PATIENCE, all_closed),
+        "{} connections are left",
+        server.metric("tidegate_connections")
+    );
     assert_eq!(server.metric("tidegate_panics_total"), 0);
     drop(connections);
 }
@@ -93,17 +115,30 @@ fn who_asks_is_answered_and_the_others_are_closed() {
 #[test]
 fn there_are_no_more_than_there_may_be() {
     let folder = Folder::new();
-    let config = folder.write("serve.toml", "[bounds]\nmax_connections = 10\nmax_connections_per_peer = 8\n");
+    let config = folder.write(
+        "serve.toml",
+        "[bounds]\nmax_connections = 10\nmax_connections_per_peer = 8\n",
+    );
     let server = ServerProcess::start(&["--config", &config]);
     let mut clients: Vec<_> = (0..8).map(|_| server.client()).collect();
-    assert!(clients.iter_mut().all(|client| client.get("/healthz").unwrap().status == 200));
+    assert!(
+        clients
+            .iter_mut()
+            .all(|client| client.get("/healthz").unwrap().status == 200)
+    );
     let mut refused = server.client();
     let answer = refused.receive().unwrap();
-    assert_eq!((answer.status, answer.field("content-type")), (503, Some("application/problem+json")));
+    assert_eq!(
+        (answer.status, answer.field("content-type")),
+        (503, Some("application/problem+json"))
+    );
     assert_eq!(answer.json()["detail"], "too many connections at a time");
     assert!(refused.is_ended());
     clients.truncate(4);
-    assert!(wait_for(PATIENCE, || server.client().get("/healthz").is_ok_and(|answer| answer.status == 200)));
+    assert!(wait_for(PATIENCE, || server
+        .client()
+        .get("/healthz")
+        .is_ok_and(|answer| answer.status == 200)));
     assert!(server.metric("tidegate_connections_refused_total") >= 1);
 }
 
@@ -115,7 +150,11 @@ fn a_request_that_does_not_come_is_not_waited_for() {
     let server = ServerProcess::start(&["--config", &folder.write("serve.toml", text)]);
     let mut answered = server.client();
     assert_eq!(answered.get("/healthz").unwrap().status, 200);
-    let mut clients = [server.client(), answered, HttpClient::connect(server.resp).unwrap()];
+    let mut clients = [
+        server.client(),
+        answered,
+        HttpClient::connect(server.resp).unwrap(),
+    ];
     for client in &mut clients {
         client.send(b"PO").unwrap();
         assert!(client.is_ended());
@@ -132,9 +171,16 @@ fn a_request_that_does_not_come_is_not_waited_for() {
 #[test]
 fn a_flood_does_not_lock_operators_out() {
     let folder = Folder::new();
-    let server = ServerProcess::start(&["--config", &folder.write("serve.toml", "[bounds]\nmax_connections = 4\n")]);
+    let server = ServerProcess::start(&[
+        "--config",
+        &folder.write("serve.toml", "[bounds]\nmax_connections = 4\n"),
+    ]);
     let mut clients: Vec<HttpClient> = (0..4).map(|_| server.client()).collect();
-    assert!(clients.iter_mut().all(|client| client.get("/healthz").unwrap().status == 200));
+    assert!(
+        clients
+            .iter_mut()
+            .all(|client| client.get("/healthz").unwrap().status == 200)
+    );
     assert_eq!(server.client().receive().unwrap().status, 503);
     assert_eq!(server.metric("tidegate_connections_refused_total"), 1);
 }

@@ -11,11 +11,18 @@ use tidegate_testkit::redis::{RedisServer, free_port, wait_for};
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
 fn tidegate(arguments: &[&str]) -> Output {
-    Command::new(TIDEGATE).args(arguments).env_remove("TIDEGATE_STORE").output().unwrap()
+    Command::new(TIDEGATE)
+        .args(arguments)
+        .env_remove("TIDEGATE_STORE")
+        .output()
+        .unwrap()
 }
 
 fn told(output: &Output) -> (i32, String) {
-    (output.status.code().unwrap(), String::from_utf8(output.stdout.clone()).unwrap())
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stdout.clone()).unwrap(),
+    )
 }
 
 fn complaint(output: &Output) -> String {
@@ -29,12 +36,26 @@ fn one_decision_after_the_other() {
     let server = RedisServer::start();
     let url = server.url();
     let run = |command: &str, more: &[&str]| {
-        let arguments = [&[command, "user:42", "--policy", "fixed_window 3/365 days", "--store", &url], more].concat();
+        let arguments = [
+            &[
+                command,
+                "user:42",
+                "--policy",
+                "fixed_window 3/365 days",
+                "--store",
+                &url,
+            ],
+            more,
+        ]
+        .concat();
         told(&tidegate(&arguments))
     };
     assert_eq!(run("check", &[]).0, 0);
     let (code, text) = run("check", &["--cost", "1.5"]);
-    assert!(code == 0 && text.starts_with("allowed; 0 of 3 left, all in "), "{text}");
+    assert!(
+        code == 0 && text.starts_with("allowed; 0 of 3 left, all in "),
+        "{text}"
+    );
     let (code, text) = run("check", &[]);
     assert!(code == 1 && text.starts_with("denied, retry in "), "{text}");
     let (code, text) = run("check", &["-c", "4"]);
@@ -42,7 +63,12 @@ fn one_decision_after_the_other() {
     let (code, text) = run("peek", &["-o", "json"]);
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
-        (code, &answer["key"], &answer["remaining"], &answer["degraded"]),
+        (
+            code,
+            &answer["key"],
+            &answer["remaining"],
+            &answer["degraded"]
+        ),
         (1, &"user:42".into(), &0.into(), &Value::Null)
     );
     assert_eq!(run("reset", &[]), (0, "3 of 3 left\n".to_owned()));
@@ -50,7 +76,12 @@ fn one_decision_after_the_other() {
     let (code, text) = run("check", &["--output", "json"]);
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
-        (code, &answer["allowed"], &answer["cost"], &answer["retry_after_us"]),
+        (
+            code,
+            &answer["allowed"],
+            &answer["cost"],
+            &answer["retry_after_us"]
+        ),
         (0, &true.into(), &1.into(), &0.into())
     );
 }
@@ -60,7 +91,11 @@ fn the_store_may_stand_in_the_environment() {
     let server = RedisServer::start();
     let check = || {
         let mut command = Command::new(TIDEGATE);
-        command.args(["check", "k", "-p", "1/365 days"]).env("TIDEGATE_STORE", server.url()).output().unwrap()
+        command
+            .args(["check", "k", "-p", "1/365 days"])
+            .env("TIDEGATE_STORE", server.url())
+            .output()
+            .unwrap()
     };
     assert_eq!((told(&check()).0, told(&check()).0), (0, 1));
 }
@@ -77,11 +112,20 @@ fn what_is_not_right_is_said_with_code_2() {
     let nobody = format!("redis://127.0.0.1:{}/", free_port());
     let cases: [(&[&str], &str); 7] = [
         (&["check", "k", "-p", "1/fortnight"], "unknown unit"),
-        (&["check", "k", "-p", "1/s", "-c", "0.0001"], "finer than 0.001"),
+        (
+            &["check", "k", "-p", "1/s", "-c", "0.0001"],
+            "finer than 0.001",
+        ),
         (&["check", "k", "-p", "1/s", "-c", "-1"], "negative"),
         (&["check", "", "-p", "1/s"], "empty"),
-        (&["check", "k", "-p", "1/s", "-s", "http://h"], "expected memory://, redis://"),
-        (&["check", "k", "-p", "1/s", "-s", "redis://h?colour=blue"], "unknown option"),
+        (
+            &["check", "k", "-p", "1/s", "-s", "http://h"],
+            "expected memory://, redis://",
+        ),
+        (
+            &["check", "k", "-p", "1/s", "-s", "redis://h?colour=blue"],
+            "unknown option",
+        ),
         (&["reset", "k", "-p", "1/s", "-s", &nobody], "refused"),
     ];
     for (arguments, expected) in cases {
@@ -93,18 +137,44 @@ fn what_is_not_right_is_said_with_code_2() {
 #[test]
 fn a_failure_policy_in_the_url_answers_for_a_store_that_does_not() {
     let nobody = |failure: &str| format!("redis://127.0.0.1:{}/?failure={failure}", free_port());
-    let check = |failure: &str| told(&tidegate(&["check", "k", "-p", "5/day", "-s", &nobody(failure)]));
+    let check = |failure: &str| {
+        told(&tidegate(&[
+            "check",
+            "k",
+            "-p",
+            "5/day",
+            "-s",
+            &nobody(failure),
+        ]))
+    };
     let (code, text) = check("open");
-    assert!(code == 0 && text.starts_with("allowed; decided without the store"), "{text}");
+    assert!(
+        code == 0 && text.starts_with("allowed; decided without the store"),
+        "{text}"
+    );
     let (code, text) = check("closed");
-    assert!(code == 1 && text.contains("decided without the store"), "{text}");
+    assert!(
+        code == 1 && text.contains("decided without the store"),
+        "{text}"
+    );
     let (code, text) = check("local&instances=5");
-    assert!(code == 0 && text.contains("0 of 1 left") && text.contains("here alone"), "{text}");
+    assert!(
+        code == 0 && text.contains("0 of 1 left") && text.contains("here alone"),
+        "{text}"
+    );
     // The cause is told beside it; and a look says what a check would.
     let output = tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("open")]);
     assert_eq!(output.status.code(), Some(0));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("refused"), "{output:?}");
-    assert_eq!(tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("closed")]).status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("refused"),
+        "{output:?}"
+    );
+    assert_eq!(
+        tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("closed")])
+            .status
+            .code(),
+        Some(1)
+    );
 }
 
 /// Ctrl-C in the middle of a simulation on Redis takes away what it has written.
@@ -112,20 +182,39 @@ fn a_failure_policy_in_the_url_answers_for_a_store_that_does_not() {
 fn a_simulation_that_is_interrupted_cleans_up() {
     let server = RedisServer::start();
     let mut child = Command::new(TIDEGATE)
-        .args(["simulate", "-p", "5/day", "-t", "-", "-o", "jsonl", "-s", &server.url()])
+        .args([
+            "simulate",
+            "-p",
+            "5/day",
+            "-t",
+            "-",
+            "-o",
+            "jsonl",
+            "-s",
+            &server.url(),
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    let (mut stdin, mut stdout) = (
+        child.stdin.take().unwrap(),
+        BufReader::new(child.stdout.take().unwrap()),
+    );
     let line = "{\"at_us\": 1700000000000000, \"key\": \"a\"}\n";
     stdin.write_all(line.as_bytes()).unwrap();
     let mut answer = String::new();
     stdout.read_line(&mut answer).unwrap();
     assert_eq!(server.keys().len(), 1);
     let kill = format!("kill -INT {}", child.id());
-    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &kill])
+            .status()
+            .unwrap()
+            .success()
+    );
     // It sees the signal at the next line.
     let ends = || {
         let _ = stdin.write_all(line.as_bytes());

@@ -27,7 +27,11 @@ fn replace(path: &Path, text: &str) {
 fn decided_by_one(answer: &HttpAnswer) -> bool {
     assert_eq!(answer.status, 200, "{answer:?}");
     let limit = answer.json()["limit"].as_u64().unwrap();
-    match (limit, answer.field("ratelimit"), answer.field("x-ratelimit-limit")) {
+    match (
+        limit,
+        answer.field("ratelimit"),
+        answer.field("x-ratelimit-limit"),
+    ) {
         (100_000, Some(_), None) => true,
         (200_000, None, Some(_)) => false,
         _ => panic!("half of one and half of the other: {answer:?}"),
@@ -49,7 +53,11 @@ fn under_load_none_fails_and_none_is_decided_by_half() {
             scope.spawn(|| {
                 let mut client = server.client();
                 while !is_over.load(Ordering::Relaxed) {
-                    decided_by_one(&client.post("/v1/check", r#"{"policy": "api", "key": "k"}"#).unwrap());
+                    decided_by_one(
+                        &client
+                            .post("/v1/check", r#"{"policy": "api", "key": "k"}"#)
+                            .unwrap(),
+                    );
                     asked.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -68,10 +76,17 @@ fn under_load_none_fails_and_none_is_decided_by_half() {
         is_over.store(true, Ordering::Relaxed);
     });
     // Nothing that was counted was forgotten, and nothing counted twice.
-    let told = server.post("/v1/peek", r#"{"policy": "api", "key": "k"}"#).json();
-    assert_eq!(told["limit"].as_u64().unwrap() - told["remaining"].as_u64().unwrap(), asked.into_inner());
+    let told = server
+        .post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)
+        .json();
+    assert_eq!(
+        told["limit"].as_u64().unwrap() - told["remaining"].as_u64().unwrap(),
+        asked.into_inner()
+    );
     // Counted after it is in use.
-    assert!(wait_for(PATIENCE, || server.metric("tidegate_config_reloads_total") >= 6));
+    assert!(wait_for(PATIENCE, || server
+        .metric("tidegate_config_reloads_total")
+        >= 6));
     assert_eq!(server.metric("tidegate_config_reloads_total"), 6);
     assert_eq!(server.metric("tidegate_config_reload_errors_total"), 0);
 }
@@ -83,12 +98,21 @@ fn what_is_wrong_changes_nothing() {
     let server = ServerProcess::start(&["--config", &path]);
     let hash = server.client().get("/readyz").unwrap().json()["config"].clone();
     let bad = [
-        ("[policies.api]\nlimits = \"100/fortnight\"\n", "line 2, column 10"),
+        (
+            "[policies.api]\nlimits = \"100/fortnight\"\n",
+            "line 2, column 10",
+        ),
         ("[policies.api\n", "line 1"),
         ("policy.api = 1\n", "unknown field `policy`"),
         ("", "all policies would be gone"),
-        (&format!("store.url = \"memory://?max_keys=5\"\n{ONE}"), "`store` cannot be changed while the server runs"),
-        (&format!("{ONE}[[token]]\nscopes = [\"check\"]\nfile = \"/nowhere\"\n"), "token[0]: /nowhere"),
+        (
+            &format!("store.url = \"memory://?max_keys=5\"\n{ONE}"),
+            "`store` cannot be changed while the server runs",
+        ),
+        (
+            &format!("{ONE}[[token]]\nscopes = [\"check\"]\nfile = \"/nowhere\"\n"),
+            "token[0]: /nowhere",
+        ),
     ];
     for (number, (text, said)) in bad.into_iter().enumerate() {
         replace(Path::new(&path), text);
@@ -97,16 +121,24 @@ fn what_is_wrong_changes_nothing() {
         assert!(is_one(&server));
         assert!(server.metric("tidegate_config_reload_errors_total") > number as u64);
     }
-    assert_eq!(server.client().get("/readyz").unwrap().json()["config"], hash);
+    assert_eq!(
+        server.client().get("/readyz").unwrap().json()["config"],
+        hash
+    );
     assert_eq!(server.metric("tidegate_config_last_reload_successful"), 0);
     replace(Path::new(&path), ONE);
-    assert!(wait_for(PATIENCE, || server.metric("tidegate_config_last_reload_successful") == 1));
+    assert!(wait_for(PATIENCE, || server
+        .metric("tidegate_config_last_reload_successful")
+        == 1));
     // The file gone, and there again.
     std::fs::remove_file(&path).unwrap();
     server.wait_for_log("No such file");
     replace(Path::new(&path), OTHER);
     assert!(wait_for(PATIENCE, || !is_one(&server)));
-    assert_ne!(server.client().get("/readyz").unwrap().json()["config"], hash);
+    assert_ne!(
+        server.client().get("/readyz").unwrap().json()["config"],
+        hash
+    );
 }
 
 /// As Kubernetes does it: the file is a link to a link to a folder, and the link in the middle is swapped.
@@ -117,14 +149,19 @@ fn a_swapped_link_is_a_change() {
         std::fs::create_dir(folder.path().join(name)).unwrap();
         std::fs::write(folder.path().join(name).join("serve.toml"), text).unwrap();
     }
-    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).unwrap();
+    let link =
+        |to: &str, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).unwrap();
     link("v1", "..data");
     link("..data/serve.toml", "serve.toml");
     let path = folder.path().join("serve.toml").display().to_string();
     let server = ServerProcess::start(&["--config", &path]);
     assert!(is_one(&server));
     link("v2", "..data_tmp");
-    std::fs::rename(folder.path().join("..data_tmp"), folder.path().join("..data")).unwrap();
+    std::fs::rename(
+        folder.path().join("..data_tmp"),
+        folder.path().join("..data"),
+    )
+    .unwrap();
     assert!(wait_for(PATIENCE, || !is_one(&server)), "{}", server.log());
 }
 
@@ -136,15 +173,24 @@ fn a_swapped_folder_is_a_change() {
         std::fs::create_dir_all(folder.path().join(name).join("etc")).unwrap();
         std::fs::write(folder.path().join(name).join("etc/serve.toml"), text).unwrap();
     }
-    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).unwrap();
+    let link =
+        |to: &str, name: &str| std::os::unix::fs::symlink(to, folder.path().join(name)).unwrap();
     link("v1", "current");
-    let path = folder.path().join("current/etc/serve.toml").display().to_string();
+    let path = folder
+        .path()
+        .join("current/etc/serve.toml")
+        .display()
+        .to_string();
     let server = ServerProcess::start(&["--config", &path]);
     assert!(is_one(&server));
     for (to, is_one_next) in [("v2", false), ("v1", true)] {
         link(to, "next");
         std::fs::rename(folder.path().join("next"), folder.path().join("current")).unwrap();
-        assert!(wait_for(PATIENCE, || is_one(&server) == is_one_next), "{}", server.log());
+        assert!(
+            wait_for(PATIENCE, || is_one(&server) == is_one_next),
+            "{}",
+            server.log()
+        );
     }
 }
 
@@ -156,19 +202,36 @@ fn tokens_and_certificates_are_read_again() {
     }
     let shown = |name: &str| folder.path().join(name).display().to_string();
     let token = folder.write("token", "the-first-token-of-all");
-    let tls = format!("resp.tls = {{ cert = \"{}\", key = \"{}\" }}\n", shown("redis.crt"), shown("redis.key"));
+    let tls = format!(
+        "resp.tls = {{ cert = \"{}\", key = \"{}\" }}\n",
+        shown("redis.crt"),
+        shown("redis.key")
+    );
     let policies = ONE.replacen("http.headers = \"draft-11\"\n", "", 1);
     let tokens = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n");
     let path = folder.write("serve.toml", &[&tls[..], &tokens, &policies].concat());
     let server = ServerProcess::start(&["--config", &path]);
     let status = |token: &str| {
         let fields = format!("authorization: Bearer {token}\r\n");
-        server.client().post_with("/v1/peek", &fields, r#"{"policy": "api", "key": "k"}"#).unwrap().status
+        server
+            .client()
+            .post_with("/v1/peek", &fields, r#"{"policy": "api", "key": "k"}"#)
+            .unwrap()
+            .status
     };
-    assert_eq!((status("the-first-token-of-all"), status("the-second-token-of-all")), (200, 401));
+    assert_eq!(
+        (
+            status("the-first-token-of-all"),
+            status("the-second-token-of-all")
+        ),
+        (200, 401)
+    );
     folder.write("token", "the-second-token-of-all");
     assert!(
-        wait_for(PATIENCE, || (status("the-first-token-of-all"), status("the-second-token-of-all")) == (401, 200)),
+        wait_for(PATIENCE, || (
+            status("the-first-token-of-all"),
+            status("the-second-token-of-all")
+        ) == (401, 200)),
         "{}",
         server.log()
     );
@@ -176,9 +239,21 @@ fn tokens_and_certificates_are_read_again() {
     let trusts = |files: &TlsFiles| {
         let port = server.resp.port().to_string();
         let ca = files.path("ca.crt");
-        let arguments =
-            ["-p", &port, "--tls", "--cacert", &ca, "--no-auth-warning", "-a", "the-second-token-of-all", "PING"];
-        let output = std::process::Command::new("redis-cli").args(arguments).output().unwrap();
+        let arguments = [
+            "-p",
+            &port,
+            "--tls",
+            "--cacert",
+            &ca,
+            "--no-auth-warning",
+            "-a",
+            "the-second-token-of-all",
+            "PING",
+        ];
+        let output = std::process::Command::new("redis-cli")
+            .args(arguments)
+            .output()
+            .unwrap();
         output.stdout == b"PONG\n"
     };
     assert!(trusts(&files) && !trusts(&others));

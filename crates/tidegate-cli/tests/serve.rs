@@ -18,14 +18,36 @@ use tidegate_testkit::redis::{RedisServer, TlsFiles, wait_for};
 #[test]
 fn started_bare_it_says_what_to_type() {
     let server = ServerProcess::start(&[]);
-    assert!(server.greeting.starts_with("tidegate 0.1.0 counts in memory://\n"), "{}", server.greeting);
-    let curl = server.greeting.lines().find_map(|line| line.strip_prefix("Try: ")).unwrap();
-    let output = Command::new("bash").args(["-c", &format!("{curl} --silent")]).output().unwrap();
+    assert!(
+        server
+            .greeting
+            .starts_with("tidegate 0.1.0 counts in memory://\n"),
+        "{}",
+        server.greeting
+    );
+    let curl = server
+        .greeting
+        .lines()
+        .find_map(|line| line.strip_prefix("Try: "))
+        .unwrap();
+    let output = Command::new("bash")
+        .args(["-c", &format!("{curl} --silent")])
+        .output()
+        .unwrap();
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&told["allowed"], &told["remaining"]), (&true.into(), &4.into()));
+    assert_eq!(
+        (&told["allowed"], &told["remaining"]),
+        (&true.into(), &4.into())
+    );
     // Nobody is logged.
-    server.post("/v1/check", r#"{"limits": "1/hour", "key": "somebody-secret"}"#);
-    server.post("/v1/check", r#"{"limits": "1/hour", "key": "somebody-secret"}"#);
+    server.post(
+        "/v1/check",
+        r#"{"limits": "1/hour", "key": "somebody-secret"}"#,
+    );
+    server.post(
+        "/v1/check",
+        r#"{"limits": "1/hour", "key": "somebody-secret"}"#,
+    );
     assert!(!server.log().contains("secret"), "{}", server.log());
 }
 
@@ -34,22 +56,64 @@ fn what_it_cannot_do_it_says_at_once() {
     let folder = Folder::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let bad = folder.write("bad.toml", "[http]\nlisten = \"127.0.0.1:0\"\nheader = \"draft-11\"\n");
+    let bad = folder.write(
+        "bad.toml",
+        "[http]\nlisten = \"127.0.0.1:0\"\nheader = \"draft-11\"\n",
+    );
     let damaged = folder.write("damaged", "this is not a snapshot, whatever it is");
     let cases: [(&[&str], &str); 10] = [
-        (&["--snapshot", "/dev/zero", "--http", "127.0.0.1:0", "--admin", "off"], "/dev/zero: it is not a file"),
+        (
+            &[
+                "--snapshot",
+                "/dev/zero",
+                "--http",
+                "127.0.0.1:0",
+                "--admin",
+                "off",
+            ],
+            "/dev/zero: it is not a file",
+        ),
         (&["--http", &taken], "http cannot listen on"),
-        (&["--http", "0.0.0.0:0"], "http would listen on 0.0.0.0:0, beyond this machine"),
-        (&["--http", "127.0.0.1:0", "--admin", "[::]:0"], "admin would listen on [::]:0"),
-        (&["--http", "off"], "http.listen and resp.listen are both off"),
+        (
+            &["--http", "0.0.0.0:0"],
+            "http would listen on 0.0.0.0:0, beyond this machine",
+        ),
+        (
+            &["--http", "127.0.0.1:0", "--admin", "[::]:0"],
+            "admin would listen on [::]:0",
+        ),
+        (
+            &["--http", "off"],
+            "http.listen and resp.listen are both off",
+        ),
         (&["--http", "8080"], "is not where to listen"),
         (
-            &["--store", "redis://127.0.0.1:1/", "--admin", "off", "--http", "127.0.0.1:0"],
+            &[
+                "--store",
+                "redis://127.0.0.1:1/",
+                "--admin",
+                "off",
+                "--http",
+                "127.0.0.1:0",
+            ],
             "the store is not there (store.lazy = true",
         ),
         (&["--config", &bad], "TOML parse error at line 3, column 1"),
-        (&["--config", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
-        (&["--snapshot", &damaged, "--http", "127.0.0.1:0", "--admin", "off"], "not a snapshot, or a damaged one"),
+        (
+            &["--config", "/nowhere/at/all"],
+            "/nowhere/at/all: No such file",
+        ),
+        (
+            &[
+                "--snapshot",
+                &damaged,
+                "--http",
+                "127.0.0.1:0",
+                "--admin",
+                "off",
+            ],
+            "not a snapshot, or a damaged one",
+        ),
     ];
     for (arguments, expected) in cases {
         let output = tidegate().arg("serve").args(arguments).output().unwrap();
@@ -57,7 +121,10 @@ fn what_it_cannot_do_it_says_at_once() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(expected), "{arguments:?}: {said}");
     }
-    assert_eq!(std::fs::read_to_string(&damaged).unwrap(), "this is not a snapshot, whatever it is");
+    assert_eq!(
+        std::fs::read_to_string(&damaged).unwrap(),
+        "this is not a snapshot, whatever it is"
+    );
     // Told that it is meant, it does.
     let server = ServerProcess::start(&["--insecure"]);
     assert_eq!(server.client().get("/healthz").unwrap().status, 200);
@@ -74,7 +141,9 @@ fn ask_until_told(server: &ServerProcess, threads: usize, ended: impl FnOnce()) 
                 let mut client = HttpClient::connect(address).unwrap();
                 let body = format!(r#"{{"limits": "1000000/hour", "key": "{thread}"}}"#);
                 loop {
-                    let answer = client.post("/v1/check", &body).expect("every request that is sent is answered");
+                    let answer = client
+                        .post("/v1/check", &body)
+                        .expect("every request that is sent is answered");
                     assert_eq!(answer.status, 200, "{answer:?}");
                     answered.fetch_add(1, Ordering::Relaxed);
                     if answer.field("connection") == Some("close") {
@@ -100,7 +169,11 @@ fn ended_under_load_it_fails_nobody() {
     let body = r#"{"limits": "5/minute", "key": "halfway"}"#;
     halfway
         .send(
-            format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes(),
+            format!(
+                "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            )
+            .as_bytes(),
         )
         .unwrap();
     let mut redis = TcpStream::connect(server.resp).unwrap();
@@ -128,7 +201,10 @@ fn ended_under_load_it_fails_nobody() {
     assert!(idle.is_ended());
     assert!(HttpClient::connect(server.http).is_err());
     let replies = pipelining.join().unwrap();
-    assert!(replies.ends_with("\r\n") && replies.matches("*5\r\n").count() * 6 == replies.lines().count());
+    assert!(
+        replies.ends_with("\r\n")
+            && replies.matches("*5\r\n").count() * 6 == replies.lines().count()
+    );
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
     assert!(server.log().contains("ended"));
 }
@@ -137,7 +213,10 @@ fn ended_under_load_it_fails_nobody() {
 fn two_servers_on_one_redis_admit_the_limit_together() {
     let redis = RedisServer::start();
     let store = format!("redis://127.0.0.1:{}/?timeout=5s", redis.port());
-    let servers = [ServerProcess::start(&["--store", &store]), ServerProcess::start(&["--store", &store])];
+    let servers = [
+        ServerProcess::start(&["--store", &store]),
+        ServerProcess::start(&["--store", &store]),
+    ];
     let allowed = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..8 {
@@ -148,7 +227,10 @@ fn two_servers_on_one_redis_admit_the_limit_together() {
                 redis.set_nodelay(true).unwrap();
                 for _ in 0..100 {
                     let told = client
-                        .post("/v1/check", r#"{"limits": "fixed_window 150/300 days", "key": "k"}"#)
+                        .post(
+                            "/v1/check",
+                            r#"{"limits": "fixed_window 150/300 days", "key": "k"}"#,
+                        )
                         .unwrap()
                         .json();
                     allowed.fetch_add(u64::from(told["allowed"] == true), Ordering::Relaxed);
@@ -180,7 +262,12 @@ fn killed_it_goes_on_from_its_snapshot() {
     );
     let arguments = ["--config", &config, "--snapshot", &shown];
     let check = r#"{"policy": "api", "key": "k"}"#;
-    let used = |server: &ServerProcess| 1_000 - server.post("/v1/peek", check).json()["remaining"].as_u64().unwrap();
+    let used = |server: &ServerProcess| {
+        1_000
+            - server.post("/v1/peek", check).json()["remaining"]
+                .as_u64()
+                .unwrap()
+    };
 
     let mut server = ServerProcess::start(&arguments);
     for _ in 0..10 {
@@ -188,7 +275,9 @@ fn killed_it_goes_on_from_its_snapshot() {
     }
     // Two more from now on: the first may have begun before.
     let written = server.metric("tidegate_snapshots_total");
-    assert!(wait_for(PATIENCE, || server.metric("tidegate_snapshots_total") >= written + 2));
+    assert!(wait_for(PATIENCE, || server
+        .metric("tidegate_snapshots_total")
+        >= written + 2));
     server.signal("-KILL");
     server.wait();
 
@@ -200,8 +289,13 @@ fn killed_it_goes_on_from_its_snapshot() {
     assert_eq!(server.wait().code(), Some(0));
     // What was counted last is there as well, for its owner only; and nothing is left beside it.
     use std::os::unix::fs::PermissionsExt;
-    assert_eq!(std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777, 0o600);
-    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(
+        std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let names = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
     assert_eq!(names, ["counts", "counts.lock", "serve.toml"]);
@@ -212,12 +306,16 @@ fn killed_it_goes_on_from_its_snapshot() {
     let good = std::fs::read(&snapshot).unwrap();
     for bad in [&good[..good.len() / 2], &good[..good.len() - 1], b""] {
         std::fs::write(&snapshot, bad).unwrap();
-        let output =
-            tidegate().args(["serve", "--http", "127.0.0.1:0", "--admin", "off"]).args(arguments).output().unwrap();
+        let output = tidegate()
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "off"])
+            .args(arguments)
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(
-            said.contains("counts: not a snapshot, or a damaged one") && said.contains("delete the file"),
+            said.contains("counts: not a snapshot, or a damaged one")
+                && said.contains("delete the file"),
             "{said}"
         );
         assert_eq!(std::fs::read(&snapshot).unwrap(), bad);
@@ -230,7 +328,8 @@ fn systemd_is_told() {
     let path = folder.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut server = ServerProcess::start_command(tidegate().arg("serve").env("NOTIFY_SOCKET", &path), &[]);
+    let mut server =
+        ServerProcess::start_command(tidegate().arg("serve").env("NOTIFY_SOCKET", &path), &[]);
     let told = || {
         let mut buffer = [0; 256];
         let length = socket.recv(&mut buffer).unwrap();
@@ -245,18 +344,36 @@ fn systemd_is_told() {
 #[test]
 fn logs_for_machines() {
     let mut command = tidegate();
-    command.args(["serve", "--log-format", "json", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    command.args([
+        "serve",
+        "--log-format",
+        "json",
+        "--http",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    ]);
+    let mut child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
     let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(
         (&first["level"], &first["message"], &first["listener"]),
         (&"INFO".into(), &"listening".into(), &"http".into())
     );
-    Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    Command::new("kill")
+        .arg(child.id().to_string())
+        .status()
+        .unwrap();
     for line in lines {
         let line = line.unwrap();
-        assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok(), "{line}");
+        assert!(
+            serde_json::from_str::<serde_json::Value>(&line).is_ok(),
+            "{line}"
+        );
     }
     assert!(child.wait().unwrap().success());
 }
@@ -267,7 +384,10 @@ fn while_redis_is_gone_there_is_one_line_and_an_answer() {
     let store = format!("redis://127.0.0.1:{}/?timeout=200ms", redis.port());
     let server = ServerProcess::start(&["--store", &store]);
     let body = r#"{"limits": "1000/hour", "key": "k"}"#;
-    assert_eq!(server.post("/v1/check", body).json()["degraded"], serde_json::Value::Null);
+    assert_eq!(
+        server.post("/v1/check", body).json()["degraded"],
+        serde_json::Value::Null
+    );
     redis.kill();
     let mut client = server.client();
     let degraded = || {
@@ -280,11 +400,23 @@ fn while_redis_is_gone_there_is_one_line_and_an_answer() {
         assert!(client.post("/v1/check", body).unwrap().json()["degraded"].is_string());
     }
     server.wait_for_log("store unavailable");
-    assert_eq!(server.client().get("/readyz").unwrap().json()["store"], "degraded");
+    assert_eq!(
+        server.client().get("/readyz").unwrap().json()["store"],
+        "degraded"
+    );
     redis.restart();
     server.wait_for_log("store available again");
-    assert_eq!(server.log().matches("store unavailable").count(), 1, "{}", server.log());
-    assert!(wait_for(PATIENCE, || client.post("/v1/check", body).unwrap().json()["degraded"].is_null()));
+    assert_eq!(
+        server.log().matches("store unavailable").count(),
+        1,
+        "{}",
+        server.log()
+    );
+    assert!(wait_for(PATIENCE, || client
+        .post("/v1/check", body)
+        .unwrap()
+        .json()["degraded"]
+        .is_null()));
 }
 
 #[test]
@@ -301,24 +433,53 @@ fn asked_from_the_shell() {
         ),
     );
     let server = ServerProcess::start(&["--config", &config]);
-    let (http, admin) = (format!("http://{}", server.http), format!("http://{}", server.admin));
+    let (http, admin) = (
+        format!("http://{}", server.http),
+        format!("http://{}", server.admin),
+    );
     let ask = |command: &str, url: &str, arguments: &[&str]| {
         let fixed = [command, "user:42", "--server", url];
-        let output =
-            tidegate().args(fixed).args(arguments).env("TIDEGATE_TOKEN", "shell-secret-long-enough").output().unwrap();
+        let output = tidegate()
+            .args(fixed)
+            .args(arguments)
+            .env("TIDEGATE_TOKEN", "shell-secret-long-enough")
+            .output()
+            .unwrap();
         let text = [output.stdout, output.stderr].concat();
-        (output.status.code().unwrap(), String::from_utf8_lossy(&text).into_owned())
+        (
+            output.status.code().unwrap(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
     };
     let (code, said) = ask("check", &http, &["-p", "api", "--cost", "2.5"]);
-    assert!(code == 0 && said.starts_with("allowed; 0 of 3 left, all in "), "{said}");
+    assert!(
+        code == 0 && said.starts_with("allowed; 0 of 3 left, all in "),
+        "{said}"
+    );
     let (code, said) = ask("check", &http, &["-p", "api"]);
-    assert!(code == 1 && said.starts_with("denied, retry in ") && said.contains("0 of 3 left"), "{said}");
+    assert!(
+        code == 1 && said.starts_with("denied, retry in ") && said.contains("0 of 3 left"),
+        "{said}"
+    );
     let (code, said) = ask("peek", &http, &["-p", "api"]);
     assert!(code == 1 && said.starts_with("0 of 3 left"), "{said}");
-    assert_eq!(ask("check", &http, &["-p", "api", "--tier", "premium", "-o", "json"]).0, 0);
+    assert_eq!(
+        ask(
+            "check",
+            &http,
+            &["-p", "api", "--tier", "premium", "-o", "json"]
+        )
+        .0,
+        0
+    );
     assert_eq!(ask("check", &http, &["-p", "api", "--tenant", "acme"]).0, 0);
     // Who only watches denies nobody.
-    assert_eq!((0..2).map(|_| ask("check", &http, &["-p", "watched"]).0).sum::<i32>(), 0);
+    assert_eq!(
+        (0..2)
+            .map(|_| ask("check", &http, &["-p", "watched"]).0)
+            .sum::<i32>(),
+        0
+    );
     let (code, said) = ask("peek", &http, &["-p", "watched"]);
     assert!(code == 0 && said.starts_with("0 of 1 left"), "{said}");
     let (code, said) = ask("reset", &admin, &["-p", "api"]);
@@ -326,11 +487,20 @@ fn asked_from_the_shell() {
     let (code, said) = ask("check", &http, &["-p", "5/minute", "-o", "json"]);
     assert!(code == 0 && said.contains("\"remaining\":4"), "{said}");
     let (code, said) = ask("reset", &http, &["-p", "api"]);
-    assert!(code == 2 && said.contains("this is served by the admin listener"), "{said}");
+    assert!(
+        code == 2 && said.contains("this is served by the admin listener"),
+        "{said}"
+    );
     let (code, said) = ask("check", &http, &["-p", "nobody"]);
-    assert!(code == 2 && said.contains("there is no policy `nobody`: expected one of api"), "{said}");
+    assert!(
+        code == 2 && said.contains("there is no policy `nobody`: expected one of api"),
+        "{said}"
+    );
     let (code, said) = ask("check", "http://127.0.0.1:1", &["-p", "api"]);
-    assert!(code == 2 && said.contains("--server http://127.0.0.1:1"), "{said}");
+    assert!(
+        code == 2 && said.contains("--server http://127.0.0.1:1"),
+        "{said}"
+    );
     // What is in the environment for a store is of no concern.
     let store = ("TIDEGATE_STORE", "redis://127.0.0.1:1/");
     let beside = tidegate()
@@ -341,10 +511,24 @@ fn asked_from_the_shell() {
     assert_eq!(beside.status.code(), Some(0), "{beside:?}");
     let (code, said) = ask("check", &http, &["-p", "api", "--tenant", "evil"]);
     assert!(code == 1 && said.contains("blocked"), "{said}");
-    let without = tidegate().args(["check", "k", "-p", "api", "--server", &http]).output().unwrap();
+    let without = tidegate()
+        .args(["check", "k", "-p", "api", "--server", &http])
+        .output()
+        .unwrap();
     assert!(String::from_utf8_lossy(&without.stderr).contains("401"));
-    let file =
-        tidegate().args(["check", "k", "-p", "api", "--server", &http, "--token-file", &token]).output().unwrap();
+    let file = tidegate()
+        .args([
+            "check",
+            "k",
+            "-p",
+            "api",
+            "--server",
+            &http,
+            "--token-file",
+            &token,
+        ])
+        .output()
+        .unwrap();
     assert_eq!(file.status.code(), Some(0));
 }
 
@@ -353,7 +537,8 @@ fn a_second_signal_ends_it_at_once() {
     let mut server = ServerProcess::start(&[]);
     // Somebody who never finishes.
     let mut slow = server.client();
-    slow.send(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n").unwrap();
+    slow.send(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n")
+        .unwrap();
     assert!(wait_for(PATIENCE, || server.metric("tidegate_connections") >= 1));
     server.signal("-INT");
     server.wait_for_log("shutting down");
@@ -375,7 +560,8 @@ fn nobody_holds_up_its_end() {
     let arguments = ["--config", &config, "--snapshot", &snapshot];
     let mut server = ServerProcess::start(&arguments);
     let mut slow = server.client();
-    slow.send(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n{").unwrap();
+    slow.send(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n{")
+        .unwrap();
     let mut redis = TcpStream::connect(server.resp).unwrap();
     redis.write_all(b"PI").unwrap();
     let check = r#"{"policy": "api", "key": "k"}"#;
@@ -393,10 +579,15 @@ fn nobody_holds_up_its_end() {
 #[test]
 fn many_different_limits_on_redis_take_little_memory() {
     let redis = RedisServer::start();
-    let server = ServerProcess::start(&["--store", &format!("redis://127.0.0.1:{}/", redis.port())]);
+    let server =
+        ServerProcess::start(&["--store", &format!("redis://127.0.0.1:{}/", redis.port())]);
     let mut client = server.client();
     let mut ask = |number: usize| {
-        let body = format!(r#"{{"limits": "fixed_window {}/day", "key": "k", "cost": {}}}"#, number + 1, number + 1);
+        let body = format!(
+            r#"{{"limits": "fixed_window {}/day", "key": "k", "cost": {}}}"#,
+            number + 1,
+            number + 1
+        );
         client.post("/v1/check", &body).unwrap();
         client.post("/v1/check", &body).unwrap()
     };
@@ -414,7 +605,15 @@ fn a_snapshot_is_one_servers_alone() {
     let path = folder.path().join("counts").display().to_string();
     let mut server = ServerProcess::start(&["--snapshot", &path]);
     let refused = |path: &str| {
-        let arguments = ["serve", "--http", "127.0.0.1:0", "--admin", "off", "--snapshot", path];
+        let arguments = [
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--admin",
+            "off",
+            "--snapshot",
+            path,
+        ];
         let output = tidegate().args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8(output.stderr).unwrap()
@@ -423,7 +622,9 @@ fn a_snapshot_is_one_servers_alone() {
     // By whatever name.
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    assert!(refused(&link.display().to_string()).contains("it is a symbolic link: expected a file"));
+    assert!(
+        refused(&link.display().to_string()).contains("it is a symbolic link: expected a file")
+    );
     assert!(refused("/nowhere/counts").contains("/nowhere/counts: its folder does not exist"));
     // The last one that cannot be written is an end that was not good.
     std::fs::remove_dir_all(folder.path()).unwrap();
@@ -437,7 +638,10 @@ fn asked_from_the_shell_by_tls() {
     let (folder, files) = (Folder::new(), TlsFiles::make());
     let [ca, cert, key] = ["ca.crt", "redis.crt", "redis.key"].map(|name| files.path(name));
     let tls = format!("{{ cert = \"{cert}\", key = \"{key}\", client_ca = \"{ca}\" }}");
-    let config = folder.write("serve.toml", &format!("http.tls = {tls}\nadmin.tls = {tls}\n"));
+    let config = folder.write(
+        "serve.toml",
+        &format!("http.tls = {tls}\nadmin.tls = {tls}\n"),
+    );
     let server = ServerProcess::start(&["--config", &config]);
     let ask = |command: &str, address: std::net::SocketAddr, arguments: &[&str]| {
         let url = format!("https://{address}");
@@ -449,21 +653,47 @@ fn asked_from_the_shell_by_tls() {
     assert_eq!(answered.status.code(), Some(0), "{answered:?}");
     assert_eq!(ask("reset", server.admin, &known).status.code(), Some(0));
     for arguments in [&known[..2], &known[2..], &[]] {
-        assert_eq!(ask("check", server.http, arguments).status.code(), Some(2), "{arguments:?}");
+        assert_eq!(
+            ask("check", server.http, arguments).status.code(),
+            Some(2),
+            "{arguments:?}"
+        );
     }
     let others = TlsFiles::make();
-    let other_key = ask("check", server.http, &["--cacert", &ca, "--cert", &cert, "--key", &others.path("redis.key")]);
+    let other_key = ask(
+        "check",
+        server.http,
+        &[
+            "--cacert",
+            &ca,
+            "--cert",
+            &cert,
+            "--key",
+            &others.path("redis.key"),
+        ],
+    );
     let said = String::from_utf8_lossy(&other_key.stderr);
     assert_eq!(other_key.status.code(), Some(2), "{said}");
-    assert!(said.contains("--cert") && said.contains("--key") && !said.contains("panicked"), "{said}");
-    let without_scheme = tidegate().args(["check", "k", "-p", "api", "--server", "127.0.0.1:1"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&without_scheme.stderr).contains("expected a URL such as http://"));
+    assert!(
+        said.contains("--cert") && said.contains("--key") && !said.contains("panicked"),
+        "{said}"
+    );
+    let without_scheme = tidegate()
+        .args(["check", "k", "-p", "api", "--server", "127.0.0.1:1"])
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&without_scheme.stderr).contains("expected a URL such as http://")
+    );
 }
 
 #[test]
 fn a_variable_with_an_underscore_too_few_is_pointed_at() {
     let mut command = tidegate();
-    command.arg("serve").envs([("TIDEGATE_HTTP_LISTEN", "127.0.0.1:1"), ("TIDEGATE_SOMETHING", "else")]);
+    command.arg("serve").envs([
+        ("TIDEGATE_HTTP_LISTEN", "127.0.0.1:1"),
+        ("TIDEGATE_SOMETHING", "else"),
+    ]);
     let server = ServerProcess::start_command(&mut command, &[]);
     server.wait_for_log("TIDEGATE_HTTP_LISTEN is not read: did you mean TIDEGATE__HTTP__LISTEN?");
     assert!(!server.log().contains("SOMETHING"));

@@ -37,7 +37,11 @@ fn simulate(arguments: &[&str], trace: &str) -> Output {
 }
 
 fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
@@ -57,23 +61,47 @@ fn all_vectors() {
 fn all_vectors_on_redis() {
     let server = RedisServer::start();
     all_vectors_on(&server.url());
-    assert!(server.keys().is_empty(), "a simulation leaves nothing behind");
+    assert!(
+        server.keys().is_empty(),
+        "a simulation leaves nothing behind"
+    );
 }
 
 fn all_vectors_on(store: &str) {
-    let files = std::fs::read_dir(vectors::folder()).unwrap().map(|entry| entry.unwrap().path());
+    let files = std::fs::read_dir(vectors::folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let mut cases = 0;
-    for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "jsonl")) {
+    for file in files.filter(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "jsonl")
+    }) {
         for (index, line) in std::fs::read_to_string(&file).unwrap().lines().enumerate() {
             let case: Value = serde_json::from_str(line).unwrap();
             let steps = case["steps"].as_array().unwrap();
-            let trace: String = steps.iter().map(|step| format!("{}\n", input_of(step))).collect();
+            let trace: String = steps
+                .iter()
+                .map(|step| format!("{}\n", input_of(step)))
+                .collect();
             let policy = case["policy"].as_str().unwrap();
-            let output = simulate(&["--policy", policy, "--trace", "-", "--store", store], &trace);
-            let answers: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let output = simulate(
+                &["--policy", policy, "--trace", "-", "--store", store],
+                &trace,
+            );
+            let answers: Vec<Value> = stdout(&output)
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
             assert_eq!(answers.len(), steps.len());
             for (answer, step) in answers.iter().zip(steps) {
-                assert_eq!(answer, step, "{}:{} {}", file.display(), index + 1, case["policy"]);
+                assert_eq!(
+                    answer,
+                    step,
+                    "{}:{} {}",
+                    file.display(),
+                    index + 1,
+                    case["policy"]
+                );
             }
             cases += 1;
         }
@@ -92,7 +120,12 @@ fn random_traces_on_redis_as_in_memory() {
         while steps < 20_000 {
             let policy = Policy::new([walk::limit(&mut random, algorithm)]).unwrap();
             let trace = random_trace(&mut random, &policy, STEPS_A_POLICY);
-            let run = |store: &str| stdout(&simulate(&["-p", &policy.to_string(), "-t", "-", "-s", store], &trace));
+            let run = |store: &str| {
+                stdout(&simulate(
+                    &["-p", &policy.to_string(), "-t", "-", "-s", store],
+                    &trace,
+                ))
+            };
             assert_eq!(run(&server.url()), run("memory://"), "{policy}");
             steps += trace.lines().count();
         }
@@ -118,7 +151,9 @@ fn random_trace(random: &mut fastrand::Rng, policy: &Policy, steps: usize) -> St
             Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
         };
         walk.learn(Answer::of(&decision, 1));
-        trace.push_str(&format!("{{\"at_us\": {at_us}, \"key\": \"k\", \"{name}\": {cost}}}\n"));
+        trace.push_str(&format!(
+            "{{\"at_us\": {at_us}, \"key\": \"k\", \"{name}\": {cost}}}\n"
+        ));
     }
     trace
 }
@@ -156,13 +191,19 @@ fn a_bad_line_is_named_and_what_came_before_it_is_answered() {
     for (bad, says) in [
         ("{\"at_us\":1}", "missing field `key`"),
         ("{\"at_us\":1,\"key\":\"\"}", "key is empty"),
-        ("{\"at_us\":1,\"key\":\"a\",\"cost\":0.0001}", "finer than 0.001"),
+        (
+            "{\"at_us\":1,\"key\":\"a\",\"cost\":0.0001}",
+            "finer than 0.001",
+        ),
         ("{\"at_us\":1,\"key\":\"a\",\"cost\":-1}", "negative"),
         ("{", "EOF"),
     ] {
         let output = simulate(&["-p", "1/s", "-t", "-"], &format!("{good}\n{bad}\n{good}"));
         let said = complaint(&output);
-        assert!(said.contains("standard input: line 3:") && said.contains(says), "{said}");
+        assert!(
+            said.contains("standard input: line 3:") && said.contains(says),
+            "{said}"
+        );
         assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
     }
     let endless = simulate(&["-p", "1/s", "-t", "-"], &"x".repeat(3 << 20));
@@ -173,11 +214,23 @@ fn a_bad_line_is_named_and_what_came_before_it_is_answered() {
 fn bad_arguments_say_what_was_expected() {
     let said = complaint(&simulate(&["-p", "100/fortnight", "-t", "-"], ""));
     assert!(said.contains("  100/fortnight\n      ^^^^^^^^^"), "{said}");
-    assert!(complaint(&simulate(&["-p", "1/s", "-t", "/nowhere/trace"], "")).contains("/nowhere/trace"));
-    assert!(complaint(&simulate(&["-p", "1/s", "-t", "/"], "")).contains("folder"));
-    assert!(complaint(&simulate(&["-p", "1/s", "-t", "-", "--store", "mem://x"], "")).contains("memory://"));
     assert!(
-        complaint(&simulate(&["-p", "1/s", "-t", "-", "--store", "memory://?max_keys=0"], "")).contains("at least 1")
+        complaint(&simulate(&["-p", "1/s", "-t", "/nowhere/trace"], "")).contains("/nowhere/trace")
+    );
+    assert!(complaint(&simulate(&["-p", "1/s", "-t", "/"], "")).contains("folder"));
+    assert!(
+        complaint(&simulate(
+            &["-p", "1/s", "-t", "-", "--store", "mem://x"],
+            ""
+        ))
+        .contains("memory://")
+    );
+    assert!(
+        complaint(&simulate(
+            &["-p", "1/s", "-t", "-", "--store", "memory://?max_keys=0"],
+            ""
+        ))
+        .contains("at least 1")
     );
     assert!(complaint(&simulate(&["-t", "-"], "")).contains("--policy"));
     assert!(complaint(&simulate(&["-p", "1/s", "-t", "-", "-o", "xml"], "")).contains("jsonl"));
@@ -186,8 +239,19 @@ fn bad_arguments_say_what_was_expected() {
 #[test]
 fn the_table_sums_up() {
     let trace = sample();
-    let output =
-        simulate(&["-p", "token_bucket 100/minute", "-t", trace.to_str().unwrap(), "-o", "table", "--top", "2"], "");
+    let output = simulate(
+        &[
+            "-p",
+            "token_bucket 100/minute",
+            "-t",
+            trace.to_str().unwrap(),
+            "-o",
+            "table",
+            "--top",
+            "2",
+        ],
+        "",
+    );
     let table = stdout(&output);
     for expected in [
         "policy    token_bucket 100/minute",
@@ -209,16 +273,29 @@ fn the_table_sums_up() {
         "{}",
         stdout(&never)
     );
-    assert!(stdout(&never).contains("2 requests in 8 µs"), "{}", stdout(&never));
-    let broken = simulate(&["-p", "5/s", "-t", "-", "-o", "table"], "{\"at_us\":9,\"key\":\"a\"}\n{");
-    assert!(complaint(&broken).contains("line 2") && String::from_utf8_lossy(&broken.stdout).contains("1 request in"));
+    assert!(
+        stdout(&never).contains("2 requests in 8 µs"),
+        "{}",
+        stdout(&never)
+    );
+    let broken = simulate(
+        &["-p", "5/s", "-t", "-", "-o", "table"],
+        "{\"at_us\":9,\"key\":\"a\"}\n{",
+    );
+    assert!(
+        complaint(&broken).contains("line 2")
+            && String::from_utf8_lossy(&broken.stdout).contains("1 request in")
+    );
     let empty = simulate(&["-p", "1/s", "-t", "-", "-o", "table"], "");
     assert!(stdout(&empty).contains("0 requests"));
 }
 
 #[test]
 fn keys_do_not_write_to_the_terminal() {
-    let output = simulate(&["-p", "1/s", "-t", "-", "-o", "table"], "{\"at_us\":1,\"key\":\"\\u001b[31m\\r\\n\"}\n");
+    let output = simulate(
+        &["-p", "1/s", "-t", "-", "-o", "table"],
+        "{\"at_us\":1,\"key\":\"\\u001b[31m\\r\\n\"}\n",
+    );
     assert!(stdout(&output).contains("\\u{1b}[31m\\r\\n"));
     assert!(!stdout(&output).contains('\u{1b}'));
 }
@@ -226,18 +303,38 @@ fn keys_do_not_write_to_the_terminal() {
 /// On a real terminal, which `script` provides: the table is the default.
 #[test]
 fn a_terminal_gets_the_table() {
-    let command = format!("{TIDEGATE} simulate --policy 100/minute --trace {}", sample().display());
-    let output = Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output().unwrap();
+    let command = format!(
+        "{TIDEGATE} simulate --policy 100/minute --trace {}",
+        sample().display()
+    );
+    let output = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{shown}");
-    assert!(shown.contains("busiest keys") && !shown.contains("\"allowed\""), "{shown}");
+    assert!(
+        shown.contains("busiest keys") && !shown.contains("\"allowed\""),
+        "{shown}"
+    );
 }
 
 #[test]
 fn who_stops_reading_is_not_told_off() {
-    let command = format!("{TIDEGATE} simulate -p 1/s -t {} | head -1", sample().display());
-    let output = Command::new("bash").args(["-o", "pipefail", "-c", &command]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let command = format!(
+        "{TIDEGATE} simulate -p 1/s -t {} | head -1",
+        sample().display()
+    );
+    let output = Command::new("bash")
+        .args(["-o", "pipefail", "-c", &command])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.stderr.is_empty());
 }
 
@@ -245,7 +342,8 @@ fn who_stops_reading_is_not_told_off() {
 #[test]
 fn long_traces_need_little_memory() {
     let bounded = |arguments: &str| {
-        let script = format!("ulimit -v 200000; exec {TIDEGATE} simulate -p 1/hour -t - {arguments}");
+        let script =
+            format!("ulimit -v 200000; exec {TIDEGATE} simulate -p 1/hour -t - {arguments}");
         let mut child = Command::new("bash")
             .args(["-c", &script])
             .stdin(Stdio::piped())
@@ -256,7 +354,12 @@ fn long_traces_need_little_memory() {
         let mut stdin = std::io::BufWriter::new(child.stdin.take().unwrap());
         let writer = std::thread::spawn(move || {
             for key in 0..1_000_000u64 {
-                writeln!(stdin, "{{\"at_us\":{},\"key\":\"user:{key}\"}}", 1_700_000_000_000_000 + key).unwrap();
+                writeln!(
+                    stdin,
+                    "{{\"at_us\":{},\"key\":\"user:{key}\"}}",
+                    1_700_000_000_000_000 + key
+                )
+                .unwrap();
             }
         });
         let output = child.wait_with_output().unwrap();
@@ -264,20 +367,38 @@ fn long_traces_need_little_memory() {
         output
     };
     let table = bounded("-o table");
-    assert!(stdout(&table).contains("allowed   1000000 (100.0 %)"), "{}", stdout(&table));
-    assert!(stdout(&table).contains("keys      more than 200000"), "{}", stdout(&table));
-    assert!(stdout(&table).contains("busiest keys") && stdout(&table).contains("may be missing"), "{}", stdout(&table));
+    assert!(
+        stdout(&table).contains("allowed   1000000 (100.0 %)"),
+        "{}",
+        stdout(&table)
+    );
+    assert!(
+        stdout(&table).contains("keys      more than 200000"),
+        "{}",
+        stdout(&table)
+    );
+    assert!(
+        stdout(&table).contains("busiest keys") && stdout(&table).contains("may be missing"),
+        "{}",
+        stdout(&table)
+    );
     assert!(table.stderr.is_empty());
     let full = bounded("-o table --store 'memory://?max_keys=1000'");
     assert!(stdout(&full).contains("1000000"));
     let said = String::from_utf8_lossy(&full.stderr).into_owned();
-    assert!(said.contains("999000 keys were dropped") && said.contains("max_keys=N"), "{said}");
+    assert!(
+        said.contains("999000 keys were dropped") && said.contains("max_keys=N"),
+        "{said}"
+    );
 }
 
 /// The output of one simulation is a trace for another.
 #[test]
 fn simulations_chain() {
-    let first = stdout(&simulate(&["-p", "100/minute", "-t", sample().to_str().unwrap()], ""));
+    let first = stdout(&simulate(
+        &["-p", "100/minute", "-t", sample().to_str().unwrap()],
+        "",
+    ));
     let second = stdout(&simulate(&["-p", "100/minute", "-t", "-"], &first));
     assert_eq!(first, second);
 }
@@ -295,8 +416,10 @@ fn a_live_trace_is_answered_at_once() {
     let mut stdin = child.stdin.take().unwrap();
     let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
     // A byte order mark and the other system's line ends are no obstacle.
-    for (line, allowed) in [("\u{feff}{\"at_us\":1,\"key\":\"a\"}\r\n", true), ("{\"at_us\":2,\"key\":\"a\"}\n", false)]
-    {
+    for (line, allowed) in [
+        ("\u{feff}{\"at_us\":1,\"key\":\"a\"}\r\n", true),
+        ("{\"at_us\":2,\"key\":\"a\"}\n", false),
+    ] {
         stdin.write_all(line.as_bytes()).unwrap();
         let answer: Value = serde_json::from_str(&answers.next().unwrap().unwrap()).unwrap();
         assert_eq!(answer["allowed"], allowed);

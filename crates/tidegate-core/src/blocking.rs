@@ -30,7 +30,10 @@ pub(crate) fn wait<F: Future>(future: F) -> F::Output {
 #[inline]
 pub(crate) fn ready<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    match future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
         Poll::Ready(output) => output,
         Poll::Pending => wait(future),
     }

@@ -152,15 +152,28 @@ impl Rules {
     /// # Errors
     /// If the key is empty, or has an exception.
     pub fn exception(self, key: &str, exception: Exception) -> Result<Self, BookError> {
-        self.except(composed(None, Key::new(key.as_bytes())?).to_vec().into(), exception)
+        self.except(
+            composed(None, Key::new(key.as_bytes())?).to_vec().into(),
+            exception,
+        )
     }
 
     /// What holds for one key of one tenant.
     ///
     /// # Errors
     /// If the key is empty, or has an exception.
-    pub fn exception_of(self, tenant: &str, key: &str, exception: Exception) -> Result<Self, BookError> {
-        self.except(composed(Some(tenant), Key::new(key.as_bytes())?).to_vec().into(), exception)
+    pub fn exception_of(
+        self,
+        tenant: &str,
+        key: &str,
+        exception: Exception,
+    ) -> Result<Self, BookError> {
+        self.except(
+            composed(Some(tenant), Key::new(key.as_bytes())?)
+                .to_vec()
+                .into(),
+            exception,
+        )
     }
 
     fn except(mut self, key: Box<[u8]>, exception: Exception) -> Result<Self, BookError> {
@@ -231,14 +244,33 @@ mod tests {
     #[test]
     fn what_is_there_twice_or_is_no_name_is_an_error() {
         let book = Book::new().with("api", rules()).unwrap();
-        assert!(matches!(book.clone().with("api", rules()), Err(BookError::PolicyTwice(_))));
+        assert!(matches!(
+            book.clone().with("api", rules()),
+            Err(BookError::PolicyTwice(_))
+        ));
         assert!(matches!(book.with("a b", rules()), Err(BookError::Name(_))));
         let tiered = rules().tier("gold", "2/s".parse().unwrap()).unwrap();
-        assert!(matches!(tiered.clone().tier("gold", "3/s".parse().unwrap()), Err(BookError::TierTwice(_))));
-        assert!(matches!(tiered.tier("", "3/s".parse().unwrap()), Err(BookError::Name(_))));
+        assert!(matches!(
+            tiered.clone().tier("gold", "3/s".parse().unwrap()),
+            Err(BookError::TierTwice(_))
+        ));
+        assert!(matches!(
+            tiered.tier("", "3/s".parse().unwrap()),
+            Err(BookError::Name(_))
+        ));
         let excepted = rules().exception("k", Exception::Blocked).unwrap();
-        assert!(matches!(excepted.clone().exception("k", Exception::Unlimited), Err(BookError::ExceptionTwice)));
-        assert!(excepted.exception_of("t", "k", Exception::Unlimited).is_ok());
-        assert!(matches!(rules().exception("", Exception::Blocked), Err(BookError::EmptyKey(_))));
+        assert!(matches!(
+            excepted.clone().exception("k", Exception::Unlimited),
+            Err(BookError::ExceptionTwice)
+        ));
+        assert!(
+            excepted
+                .exception_of("t", "k", Exception::Unlimited)
+                .is_ok()
+        );
+        assert!(matches!(
+            rules().exception("", Exception::Blocked),
+            Err(BookError::EmptyKey(_))
+        ));
     }
 }

@@ -80,11 +80,18 @@ impl Cost {
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         let sum = self.0 + other.0;
-        if sum > Self::MAX.0 { Self(Self::MAX.0 + 1) } else { Self(sum) }
+        if sum > Self::MAX.0 {
+            Self(Self::MAX.0 + 1)
+        } else {
+            Self(sum)
+        }
     }
 
     fn from_units(units: u64) -> Result<Self, CostError> {
-        units.checked_mul(THOUSANDTHS).ok_or(CostError::TooLarge).and_then(Self::from_thousandths)
+        units
+            .checked_mul(THOUSANDTHS)
+            .ok_or(CostError::TooLarge)
+            .and_then(Self::from_thousandths)
     }
 }
 
@@ -127,7 +134,9 @@ impl FromStr for Cost {
             return Err(CostError::TooFine);
         }
         let units: u64 = whole.parse().map_err(|_| CostError::TooLarge)?;
-        let thousandths: u64 = format!("{decimals:0<3}").parse().map_err(|_| CostError::NotANumber)?;
+        let thousandths: u64 = format!("{decimals:0<3}")
+            .parse()
+            .map_err(|_| CostError::NotANumber)?;
         Self::from_thousandths(Self::from_units(units)?.0 + thousandths)
     }
 }
@@ -201,7 +210,10 @@ mod tests {
         for thousandths in (0..5_000).chain([999_999_999_999, 1_000_000_000_000]) {
             let cost = Cost::from_thousandths(thousandths).unwrap();
             assert_eq!(cost.to_string().parse(), Ok(cost));
-            assert_eq!(Cost::try_from(cost.to_string().parse::<f64>().unwrap()), Ok(cost));
+            assert_eq!(
+                Cost::try_from(cost.to_string().parse::<f64>().unwrap()),
+                Ok(cost)
+            );
         }
         for (units, error) in [
             (0.0005, CostError::TooFine),
@@ -223,13 +235,18 @@ mod tests {
     fn texts_are_plain_decimals() {
         assert_eq!("1.5000".parse(), Cost::from_thousandths(1_500));
         assert_eq!("007".parse(), Cost::from_thousandths(7_000));
-        let not_a_number = ["", " 5 ", "1e3", "0x10", "1_000", "nan", "inf", "+5", ".5", "5.", "1.2.3", "٣", "--1"];
+        let not_a_number = [
+            "", " 5 ", "1e3", "0x10", "1_000", "nan", "inf", "+5", ".5", "5.", "1.2.3", "٣", "--1",
+        ];
         for text in not_a_number {
             assert_eq!(text.parse::<Cost>(), Err(CostError::NotANumber), "{text:?}");
         }
         assert_eq!("-1".parse::<Cost>(), Err(CostError::Negative));
         assert_eq!("0.0001".parse::<Cost>(), Err(CostError::TooFine));
-        assert_eq!("1.00000000000000000001".parse::<Cost>(), Err(CostError::TooFine));
+        assert_eq!(
+            "1.00000000000000000001".parse::<Cost>(),
+            Err(CostError::TooFine)
+        );
         for text in ["1000000000.001", "18446744073709551616", &"9".repeat(400)] {
             assert_eq!(text.parse::<Cost>(), Err(CostError::TooLarge), "{text}");
         }

@@ -59,8 +59,14 @@ pub enum Degraded {
 
 impl Degraded {
     /// Every reason there is.
-    pub const ALL: [Self; 6] =
-        [Self::Timeout, Self::Disconnected, Self::BreakerOpen, Self::Overloaded, Self::Refused, Self::Unreadable];
+    pub const ALL: [Self; 6] = [
+        Self::Timeout,
+        Self::Disconnected,
+        Self::BreakerOpen,
+        Self::Overloaded,
+        Self::Refused,
+        Self::Unreadable,
+    ];
 
     /// Its name, as metrics and logs write it.
     #[must_use]
@@ -192,7 +198,10 @@ impl Decision {
     #[must_use]
     pub const fn has_figures(&self) -> bool {
         // Whoever has counted knows of something left, or of a time until all is.
-        self.degraded.is_none() || self.remaining > 0 || self.reset_after > 0 || matches!(self.verdict, Verdict::Never)
+        self.degraded.is_none()
+            || self.remaining > 0
+            || self.reset_after > 0
+            || matches!(self.verdict, Verdict::Never)
     }
 
     /// The same with its durations rounded up to a store's tick.

@@ -26,7 +26,9 @@ impl<T: Zeroable> Zeroes<T> {
     /// `None` if there is not the memory.
     pub(crate) fn new(length: usize) -> Option<Self> {
         const { assert!(size_of::<T>() > 0 && !std::mem::needs_drop::<T>()) };
-        let bytes = size_of::<T>().checked_mul(length)?.checked_add(align_of::<T>())?;
+        let bytes = size_of::<T>()
+            .checked_mul(length)?
+            .checked_add(align_of::<T>())?;
         let layout = Layout::from_size_align(bytes, Self::ALIGNED_ANYWAY).ok()?;
         // SAFETY: the layout's size is not zero, since it has room for an alignment, which is at least 1.
         let allocated = NonNull::new(unsafe { alloc_zeroed(layout) })?;
@@ -38,7 +40,12 @@ impl<T: Zeroable> Zeroes<T> {
         }
         // SAFETY: the padding is at most an alignment, which the allocation has beyond the items: within its bounds.
         let items = unsafe { allocated.add(padding) }.cast::<T>();
-        Some(Self { allocated, layout, items, length })
+        Some(Self {
+            allocated,
+            layout,
+            items,
+            length,
+        })
     }
 }
 
@@ -73,7 +80,13 @@ pub(crate) fn has_steady_counter() -> bool {
     // SAFETY: every x86-64 processor has the CPUID instruction, and 0x8000_0000 answers on every one: it names the
     // highest leaf there is, so the second call asks only for what exists.
     #[allow(unused_unsafe)] // A safe function in newer compilers.
-    let power = unsafe { if __cpuid(0x8000_0000).eax < 0x8000_0007 { 0 } else { __cpuid(0x8000_0007).edx } };
+    let power = unsafe {
+        if __cpuid(0x8000_0000).eax < 0x8000_0007 {
+            0
+        } else {
+            __cpuid(0x8000_0007).edx
+        }
+    };
     const INVARIANT_TSC: u32 = 1 << 8;
     power & INVARIANT_TSC != 0
 }
@@ -131,7 +144,9 @@ impl BlockCipher {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn new(round_keys: [u128; Self::KEYS]) -> Option<Self> {
         let is_there = std::arch::is_x86_feature_detected!("aes");
-        is_there.then(|| Self { round_keys: round_keys.map(to_vector) })
+        is_there.then(|| Self {
+            round_keys: round_keys.map(to_vector),
+        })
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -166,8 +181,12 @@ fn hash(round_keys: &[core::arch::x86_64::__m128i; BlockCipher::KEYS], block: u1
     use core::arch::x86_64::{_mm_aesenc_si128, _mm_aesenclast_si128, _mm_xor_si128};
     let [first, early @ .., seventh, eighth, ninth, last] = round_keys;
     let whitened = _mm_xor_si128(to_vector(block), *first);
-    let early = early.iter().fold(whitened, |state, key| _mm_aesenc_si128(state, *key));
-    let late = [seventh, eighth, ninth].into_iter().fold(early, |state, key| _mm_aesenc_si128(state, *key));
+    let early = early
+        .iter()
+        .fold(whitened, |state, key| _mm_aesenc_si128(state, *key));
+    let late = [seventh, eighth, ninth]
+        .into_iter()
+        .fold(early, |state, key| _mm_aesenc_si128(state, *key));
     let late = _mm_aesenclast_si128(late, *last);
     (to_number(early) as u64, (to_number(late) >> 64) as u64)
 }

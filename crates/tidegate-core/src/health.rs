@@ -100,7 +100,10 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), max_us: AtomicU64::new(0) }
+        Self {
+            counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            max_us: AtomicU64::new(0),
+        }
     }
 }
 
@@ -117,7 +120,11 @@ impl Histogram {
     /// What has been counted so far.
     #[must_use]
     pub fn latency(&self) -> Latency {
-        let counts: Vec<u64> = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let counts: Vec<u64> = self
+            .counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect();
         let max = self.max_us.load(Ordering::Relaxed);
         let quantile = |thousandths: u64| {
             let rank = (counts.iter().sum::<u64>() * thousandths).div_ceil(1_000);
@@ -128,7 +135,12 @@ impl Histogram {
             });
             Duration::from_micros(found.map_or(0, |bucket| largest(bucket).min(max)))
         };
-        Latency { p50: quantile(500), p99: quantile(990), p999: quantile(999), max: Duration::from_micros(max) }
+        Latency {
+            p50: quantile(500),
+            p99: quantile(990),
+            p999: quantile(999),
+            max: Duration::from_micros(max),
+        }
     }
 }
 
@@ -145,7 +157,11 @@ fn bucket(us: u64) -> usize {
 /// The longest duration of a bucket.
 fn largest(bucket: usize) -> u64 {
     let (power, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
-    if power == 0 { step } else { ((STEPS + step + 1) << (power - 1)) - 1 }
+    if power == 0 {
+        step
+    } else {
+        ((STEPS + step + 1) << (power - 1)) - 1
+    }
 }
 
 #[cfg(test)]
@@ -155,7 +171,10 @@ mod tests {
     #[test]
     fn quantiles_are_right_to_an_eighth() {
         for us in (0..100_000).chain([1 << 30, (1 << 40) - 1]) {
-            assert!(largest(bucket(us)) >= us && largest(bucket(us)) <= us + us / 8, "{us}");
+            assert!(
+                largest(bucket(us)) >= us && largest(bucket(us)) <= us + us / 8,
+                "{us}"
+            );
         }
         let histogram = Histogram::default();
         assert_eq!(histogram.latency(), Latency::default());
@@ -164,8 +183,14 @@ mod tests {
         }
         histogram.record(Duration::MAX);
         let latency = histogram.latency();
-        assert!((500..=562).contains(&latency.p50.as_micros()), "{latency:?}");
-        assert!((990..=1_114).contains(&latency.p99.as_micros()), "{latency:?}");
+        assert!(
+            (500..=562).contains(&latency.p50.as_micros()),
+            "{latency:?}"
+        );
+        assert!(
+            (990..=1_114).contains(&latency.p99.as_micros()),
+            "{latency:?}"
+        );
         assert!(latency.max > Duration::from_secs(1_000));
     }
 }

@@ -18,9 +18,14 @@ use crate::store::ANY_RATE;
 #[must_use]
 pub fn identity(policy: &Policy, namespace: &str) -> String {
     let limits = policy.limits();
-    let in_order = |index: usize| policy.stored_order().map_or(index, |order| usize::from(order[index]));
-    let parts: Vec<String> =
-        (0..limits.len()).map(|index| limit_identity(&limits[in_order(index)], namespace, limits.len())).collect();
+    let in_order = |index: usize| {
+        policy
+            .stored_order()
+            .map_or(index, |order| usize::from(order[index]))
+    };
+    let parts: Vec<String> = (0..limits.len())
+        .map(|index| limit_identity(&limits[in_order(index)], namespace, limits.len()))
+        .collect();
     parts.join("+")
 }
 
@@ -49,7 +54,12 @@ fn limit_identity(limit: &Limit, namespace: &str, limit_count: usize) -> String 
 
 /// A period in the largest unit that it is a whole number of.
 fn period(ms: u128) -> String {
-    const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    const UNITS: [(u128, &str); 4] = [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1_000, "s"),
+    ];
     match UNITS.into_iter().find(|(unit, _)| ms.is_multiple_of(*unit)) {
         Some((unit, name)) => format!("{}{name}", ms / unit),
         None => format!("{ms}ms"),
@@ -79,7 +89,8 @@ impl BucketNumbers {
     /// The numbers as bytes, the highest byte first.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {
-        let number = (self.limit as u128) << 96 | (self.burst as u128) << 64 | self.period_ms as u128;
+        let number =
+            (self.limit as u128) << 96 | (self.burst as u128) << 64 | self.period_ms as u128;
         number.to_be_bytes()
     }
 
@@ -87,7 +98,11 @@ impl BucketNumbers {
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let number = u128::from_be_bytes(bytes);
-        Self { limit: (number >> 96) as u32, burst: (number >> 64) as u32, period_ms: number as u64 }
+        Self {
+            limit: (number >> 96) as u32,
+            burst: (number >> 64) as u32,
+            period_ms: number as u64,
+        }
     }
 }
 
@@ -106,15 +121,24 @@ mod tests {
         assert_eq!(id("100/minute burst=20", ""), "tb/100/1m/20");
         assert_eq!(id("fixed_window 5/minute", ""), "fw/5/1m");
         assert_eq!(id("fixed_window 1/day anchor=first_hit", ""), "ff/1/1d");
-        assert_eq!(id("gcra 1/s; sliding_window_log 5 per 90 s", ""), "sl/5/90s+gc/1/1s");
-        assert_eq!(id("sliding_window_log 5 per 90 s; gcra 1/s", ""), "sl/5/90s+gc/1/1s");
+        assert_eq!(
+            id("gcra 1/s; sliding_window_log 5 per 90 s", ""),
+            "sl/5/90s+gc/1/1s"
+        );
+        assert_eq!(
+            id("sliding_window_log 5 per 90 s; gcra 1/s", ""),
+            "sl/5/90s+gc/1/1s"
+        );
     }
 
     #[test]
     fn a_named_window_keeps_its_identity_when_its_limit_changes_and_a_bucket_does_not() {
         assert_eq!(id("fixed_window 5/minute", "api"), "fw/1m");
         assert_eq!(id("100/minute burst=20", "api"), "tb/100/1m/20");
-        assert_eq!(id("10/s; fixed_window 5 per 1500 ms", "api"), "fw/1500ms+tb");
+        assert_eq!(
+            id("10/s; fixed_window 5 per 1500 ms", "api"),
+            "fw/1500ms+tb"
+        );
         assert_eq!(id("gcra 7/s", ANY_RATE), "gc");
     }
 }

@@ -16,7 +16,11 @@ impl<'a> Key<'a> {
     /// [`EmptyKey`] if there are none.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Result<Self, EmptyKey> {
-        if bytes.is_empty() { Err(EmptyKey) } else { Ok(Self(bytes)) }
+        if bytes.is_empty() {
+            Err(EmptyKey)
+        } else {
+            Ok(Self(bytes))
+        }
     }
 
     /// Its bytes.

@@ -32,7 +32,9 @@ pub use book::{Book, BookError, Exception, Rules};
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use cost::{Cost, CostError};
 pub use decision::{Decision, Degraded, Outcome};
-pub use gate::{Ask, BucketLimit, Effect, Gate, GateBuilder, Label, PolicyCounters, Receipt, Ruling, Verdict};
+pub use gate::{
+    Ask, BucketLimit, Effect, Gate, GateBuilder, Label, PolicyCounters, Receipt, Ruling, Verdict,
+};
 #[doc(hidden)]
 pub use health::Histogram;
 pub use health::{Breaker, Latency, StoreHealth};
@@ -40,10 +42,12 @@ pub use health::{Breaker, Latency, StoreHealth};
 pub use identity::{BucketNumbers, identity};
 pub use key::{EmptyKey, Key};
 pub use limiter::{
-    Answer, Check, CheckError, CheckMany, CheckWithReceipt, Counters, Each, FailurePolicy, Limiter, LimiterBuilder,
-    Refund, Reset,
+    Answer, Check, CheckError, CheckMany, CheckWithReceipt, Counters, Each, FailurePolicy, Limiter,
+    LimiterBuilder, Refund, Reset,
 };
-pub use memory::{MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Plan, RestoreError};
+pub use memory::{
+    MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Plan, RestoreError,
+};
 pub use name::{Name, NameError};
 pub use policy::{Algorithm, Anchor, Limit, Policy, PolicyError, Rate};
 pub use record::Record;

@@ -29,7 +29,11 @@ impl Name {
             return Ok(Self(text.into()));
         }
         // What is shown in an error does not make it unreadable.
-        let shown = text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
+        let shown = text
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(LONGEST)
+            .collect();
         Err(NameError { text: shown })
     }
 
@@ -79,9 +83,24 @@ mod tests {
         for good in ["api", "per-address", "v1.search_2", "A", &"x".repeat(64)] {
             assert_eq!(Name::new(good).unwrap().as_str(), good);
         }
-        for bad in ["", " ", "a b", "a:b", "a/b", "a~b", "\"", "a\r\nb", "ä", "{a}", &"x".repeat(65)] {
+        for bad in [
+            "",
+            " ",
+            "a b",
+            "a:b",
+            "a/b",
+            "a~b",
+            "\"",
+            "a\r\nb",
+            "ä",
+            "{a}",
+            &"x".repeat(65),
+        ] {
             let error = Name::new(bad).unwrap_err().to_string();
-            assert!(error.contains("expected") && !error.contains(['\r', '\n']), "{error}");
+            assert!(
+                error.contains("expected") && !error.contains(['\r', '\n']),
+                "{error}"
+            );
         }
     }
 }

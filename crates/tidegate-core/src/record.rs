@@ -27,11 +27,15 @@ pub struct Record {
 
 impl Record {
     pub(crate) fn of(state: StepState) -> Self {
-        Self { states: vec![state] }
+        Self {
+            states: vec![state],
+        }
     }
 
     pub(crate) fn of_states(states: impl IntoIterator<Item = StepState>) -> Self {
-        Self { states: states.into_iter().collect() }
+        Self {
+            states: states.into_iter().collect(),
+        }
     }
 
     /// The states there are.
@@ -47,17 +51,24 @@ impl Record {
         work: impl FnOnce(&[Step], &mut [StepState]) -> T,
     ) -> T {
         let steps = &**policy.steps();
-        self.states.reserve_exact(steps.len().saturating_sub(self.states.len()));
+        self.states
+            .reserve_exact(steps.len().saturating_sub(self.states.len()));
         self.states.resize_with(steps.len(), StepState::default);
         let Some(order) = policy.stored_order() else {
-            steps.iter().zip(&mut self.states).for_each(|(step, state)| step.select(state, now));
+            steps
+                .iter()
+                .zip(&mut self.states)
+                .for_each(|(step, state)| step.select(state, now));
             return work(steps, &mut self.states);
         };
         let mut states: SmallVec<[StepState; 8]> = steps.iter().map(|_| StepState::Fresh).collect();
         for (stored, index) in self.states.iter_mut().zip(order) {
             states[usize::from(*index)] = std::mem::take(stored);
         }
-        steps.iter().zip(&mut states).for_each(|(step, state)| step.select(state, now));
+        steps
+            .iter()
+            .zip(&mut states)
+            .for_each(|(step, state)| step.select(state, now));
         let result = work(steps, &mut states);
         for (stored, index) in self.states.iter_mut().zip(order) {
             *stored = std::mem::take(&mut states[usize::from(*index)]);
@@ -96,7 +107,9 @@ impl Policy {
     /// with [`Record::default`].
     pub fn decide(&self, record: &mut Record, now: Timestamp, cost: Cost) -> Decision {
         let (now, cost) = (now.as_nanos(), cost.thousandths());
-        record.with_states(self, now, |steps, states| algorithm::decide(steps, states, now, cost).0)
+        record.with_states(self, now, |steps, states| {
+            algorithm::decide(steps, states, now, cost).0
+        })
     }
 
     /// Decides like [`decide`](Self::decide), and returns where the request is counted if it was admitted.
@@ -112,14 +125,23 @@ impl Policy {
     /// Gives back what a request took that did not happen after all, and answers like one of cost 0 made right after.
     pub fn refund(&self, record: &mut Record, now: Timestamp, cost: Cost) -> Decision {
         let (now, cost) = (now.as_nanos(), cost.thousandths());
-        record.with_states(self, now, |steps, states| algorithm::refund(steps, states, now, cost).0)
+        record.with_states(self, now, |steps, states| {
+            algorithm::refund(steps, states, now, cost).0
+        })
     }
 
     /// Corrects an admitted request to its actual cost, and answers like a request of cost 0 made right after.
     #[doc(hidden)] // For Tidegate's own stores.
-    pub fn settle(&self, record: &mut Record, now: Timestamp, settlement: &Settlement<'_>) -> Decision {
+    pub fn settle(
+        &self,
+        record: &mut Record,
+        now: Timestamp,
+        settlement: &Settlement<'_>,
+    ) -> Decision {
         let now = now.as_nanos();
-        record.with_states(self, now, |steps, states| settlement.run(steps, states, now).0)
+        record.with_states(self, now, |steps, states| {
+            settlement.run(steps, states, now).0
+        })
     }
 }
 
@@ -142,14 +164,30 @@ impl Settlement<'_> {
         states: &mut [A::State],
         now: u64,
     ) -> (Decision, algorithm::Written) {
-        algorithm::settle(steps, states, self.claims, now, self.taken.thousandths(), self.actual.thousandths())
+        algorithm::settle(
+            steps,
+            states,
+            self.claims,
+            now,
+            self.taken.thousandths(),
+            self.actual.thousandths(),
+        )
     }
 }
 
 /// Where a request is counted: nowhere unless it was admitted.
-pub(crate) fn claims<A: Algorithm>(decision: &Decision, steps: &[A], states: &[A::State], now: u64) -> Claims {
+pub(crate) fn claims<A: Algorithm>(
+    decision: &Decision,
+    steps: &[A],
+    states: &[A::State],
+    now: u64,
+) -> Claims {
     if decision.is_denied() {
         return Claims::new();
     }
-    steps.iter().zip(states).map(|(step, state)| step.claim(state, now)).collect()
+    steps
+        .iter()
+        .zip(states)
+        .map(|(step, state)| step.claim(state, now))
+        .collect()
 }

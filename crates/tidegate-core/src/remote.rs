@@ -38,11 +38,18 @@ pub async fn check_in_order<S: Store + ?Sized>(
             }
         }
     }
-    let is_denied = admissions.iter().flatten().any(|(decision, _)| decision.is_denied());
+    let is_denied = admissions
+        .iter()
+        .flatten()
+        .any(|(decision, _)| decision.is_denied());
     if failure.is_some() || is_denied {
         for ((plan, key, cost), admission) in requests.iter().zip(&mut admissions) {
             if let Some((_, claims)) = admission.take_if(|(decision, _)| decision.is_allowed()) {
-                let settlement = Settlement { claims: &claims, taken: *cost, actual: Cost::ZERO };
+                let settlement = Settlement {
+                    claims: &claims,
+                    taken: *cost,
+                    actual: Cost::ZERO,
+                };
                 // What cannot be given back stays taken.
                 let look = store.settle(plan, *key, &settlement).await.ok();
                 *admission = look.map(|decision| (decision, Claims::new()));
@@ -57,7 +64,10 @@ pub async fn check_in_order<S: Store + ?Sized>(
 
 /// Runs of requests in groups, in order: within a group no two runs have a key in common, and they may be asked at a time.
 /// What is asked at a time across a network may be decided in any order.
-pub(crate) fn groups_apart<'r, R>(runs: impl Iterator<Item = &'r [R]>, key: impl Fn(&R) -> &[u8]) -> Vec<Vec<&'r [R]>> {
+pub(crate) fn groups_apart<'r, R>(
+    runs: impl Iterator<Item = &'r [R]>,
+    key: impl Fn(&R) -> &[u8],
+) -> Vec<Vec<&'r [R]>> {
     let mut groups: Vec<Vec<&[R]>> = vec![Vec::new()];
     let mut keys: HashSet<&[u8]> = HashSet::new();
     for run in runs {
@@ -117,8 +127,10 @@ pub enum Stored {
 /// The record of what a store kept, one state a limit, in stored order.
 #[must_use]
 pub fn record(policy: &Policy, stored: &[Stored]) -> Record {
-    let states =
-        stored.iter().enumerate().filter_map(|(limit, stored)| Some(state(stored_step(policy, limit)?, *stored)));
+    let states = stored
+        .iter()
+        .enumerate()
+        .filter_map(|(limit, stored)| Some(state(stored_step(policy, limit)?, *stored)));
     Record::of_states(states)
 }
 
@@ -132,22 +144,34 @@ pub fn replace(policy: &Policy, record: &mut Record, limit: usize, stored: Store
 
 /// The step of a limit by its number in stored order.
 fn stored_step(policy: &Policy, limit: usize) -> Option<&Step> {
-    let index = policy.stored_order().map_or(Some(limit), |order| order.get(limit).copied().map(usize::from))?;
+    let index = policy.stored_order().map_or(Some(limit), |order| {
+        order.get(limit).copied().map(usize::from)
+    })?;
     policy.steps().get(index)
 }
 
 /// The limits of a policy, in stored order.
 pub fn stored_limits(policy: &Policy) -> impl Iterator<Item = &Limit> {
     let order = policy.stored_order();
-    (0..policy.limits().len())
-        .filter_map(move |index| policy.limits().get(order.map_or(index, |order| usize::from(order[index]))))
+    (0..policy.limits().len()).filter_map(move |index| {
+        policy
+            .limits()
+            .get(order.map_or(index, |order| usize::from(order[index])))
+    })
 }
 
 /// Where a limit, by its number in stored order, counted a request. Of a bucket: in microseconds and parts of `denominator`,
 /// the rate's own in microseconds.
 #[must_use]
-pub fn claim_in_micros(policy: &Policy, claims: &[Claim], limit: usize, denominator: u64) -> (u64, u64) {
-    let index = policy.stored_order().map_or(limit, |order| order.get(limit).copied().map_or(limit, usize::from));
+pub fn claim_in_micros(
+    policy: &Policy,
+    claims: &[Claim],
+    limit: usize,
+    denominator: u64,
+) -> (u64, u64) {
+    let index = policy.stored_order().map_or(limit, |order| {
+        order.get(limit).copied().map_or(limit, usize::from)
+    });
     let claim = claims.get(index).copied().unwrap_or_default();
     let own = match policy.steps().get(index) {
         Some(Step::WholeBucket(bucket)) => bucket.denominator(),
@@ -160,10 +184,20 @@ pub fn claim_in_micros(policy: &Policy, claims: &[Claim], limit: usize, denomina
 }
 
 /// Sets the claim on a limit, by its number in stored order, to a time in microseconds and an amount.
-pub fn set_claim(policy: &Policy, claims: &mut [Claim], limit: usize, (micros, amount): (u64, u64)) {
-    let index = policy.stored_order().map_or(limit, |order| order.get(limit).copied().map_or(limit, usize::from));
+pub fn set_claim(
+    policy: &Policy,
+    claims: &mut [Claim],
+    limit: usize,
+    (micros, amount): (u64, u64),
+) {
+    let index = policy.stored_order().map_or(limit, |order| {
+        order.get(limit).copied().map_or(limit, usize::from)
+    });
     if let Some(claim) = claims.get_mut(index) {
-        *claim = Claim { time: micros.saturating_mul(TICK), part: amount };
+        *claim = Claim {
+            time: micros.saturating_mul(TICK),
+            part: amount,
+        };
     }
 }
 
@@ -173,7 +207,12 @@ pub fn decide(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) 
 }
 
 /// Admits as [`Policy::admit`], for a store that counts in microseconds.
-pub fn admit(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) -> (Decision, Claims) {
+pub fn admit(
+    policy: &Policy,
+    record: &mut Record,
+    now: Timestamp,
+    cost: Cost,
+) -> (Decision, Claims) {
     let (decision, claims) = policy.admit(record, now, cost);
     (decision.rounded_up(TICK), claims)
 }
@@ -181,21 +220,50 @@ pub fn admit(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) -
 fn state(step: &Step, stored: Stored) -> StepState {
     let nanos = |micros: u64| micros.saturating_mul(TICK);
     match (stored, step) {
-        (Stored::Bucket { free_at, part, denominator }, Step::WholeBucket(bucket)) => {
-            step.bucket_state(bucket.state_of_micros(free_at, part, denominator))
-        }
-        (Stored::Bucket { free_at, part, denominator }, Step::Bucket(bucket)) => {
-            step.bucket_state(bucket.state_of_micros(free_at, part, denominator))
-        }
-        (Stored::Window { end, count }, Step::FixedWindow(_)) => {
-            StepState::Window(WindowState { end: nanos(end), count })
-        }
-        (Stored::Counter { end, current, previous }, Step::SlidingWindowCounter(_)) => {
-            StepState::Counter(CounterState { end: nanos(end), current, previous })
-        }
-        (Stored::Log { waits_for, newest, live }, Step::SlidingWindowLog(_)) if live > 0 => {
+        (
+            Stored::Bucket {
+                free_at,
+                part,
+                denominator,
+            },
+            Step::WholeBucket(bucket),
+        ) => step.bucket_state(bucket.state_of_micros(free_at, part, denominator)),
+        (
+            Stored::Bucket {
+                free_at,
+                part,
+                denominator,
+            },
+            Step::Bucket(bucket),
+        ) => step.bucket_state(bucket.state_of_micros(free_at, part, denominator)),
+        (Stored::Window { end, count }, Step::FixedWindow(_)) => StepState::Window(WindowState {
+            end: nanos(end),
+            count,
+        }),
+        (
+            Stored::Counter {
+                end,
+                current,
+                previous,
+            },
+            Step::SlidingWindowCounter(_),
+        ) => StepState::Counter(CounterState {
+            end: nanos(end),
+            current,
+            previous,
+        }),
+        (
+            Stored::Log {
+                waits_for,
+                newest,
+                live,
+            },
+            Step::SlidingWindowLog(_),
+        ) if live > 0 => {
             let newest = (nanos(newest), live);
-            let waits_for = waits_for.map(|(at, total)| (nanos(at), total)).filter(|first| *first != newest);
+            let waits_for = waits_for
+                .map(|(at, total)| (nanos(at), total))
+                .filter(|first| *first != newest);
             StepState::Log(LogState::of_totals(waits_for.into_iter().chain([newest])))
         }
         _ => StepState::Fresh,

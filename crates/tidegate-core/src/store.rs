@@ -60,7 +60,9 @@ pub trait Store: Send + Sync + 'static {
             let mut answers = Vec::with_capacity(requests.len());
             for group in remote::groups_apart(requests.chunks(1), |(_, key, _)| key.as_bytes()) {
                 let group = group.into_iter().flatten();
-                answers.extend(join_all(group.map(|(plan, key, cost)| self.check(plan, *key, *cost))).await);
+                answers.extend(
+                    join_all(group.map(|(plan, key, cost)| self.check(plan, *key, *cost))).await,
+                );
             }
             answers
         }
@@ -100,7 +102,10 @@ pub trait Store: Send + Sync + 'static {
         settlement: &Settlement<'_>,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send {
         // A store without claims gives back as a refund does.
-        let rest = settlement.taken.checked_sub(settlement.actual).unwrap_or(Cost::ZERO);
+        let rest = settlement
+            .taken
+            .checked_sub(settlement.actual)
+            .unwrap_or(Cost::ZERO);
         self.refund(plan, key, rest)
     }
 
@@ -113,7 +118,11 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
     /// Forgets what the key has used.
-    fn reset(&self, plan: &Self::Plan, key: Key<'_>) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn reset(
+        &self,
+        plan: &Self::Plan,
+        key: Key<'_>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Keeps a receipt of a request of a key for some time, so that [`take_receipt`](Self::take_receipt) returns it once.
     fn keep_receipt(
@@ -125,7 +134,10 @@ pub trait Store: Send + Sync + 'static {
         keep_for: Duration,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
         let _ = (plan, key, id, receipt, keep_for);
-        std::future::ready(Err(StoreError::new(Degraded::Refused, "this store keeps no receipts")))
+        std::future::ready(Err(StoreError::new(
+            Degraded::Refused,
+            "this store keeps no receipts",
+        )))
     }
 
     /// Returns a receipt and forgets it. `None` if there is none, or it was taken before.
@@ -175,8 +187,14 @@ pub struct StoreError {
 impl StoreError {
     /// An error of a kind that failure policies and counters tell apart.
     #[must_use]
-    pub fn new(reason: Degraded, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { reason, source: source.into() }
+    pub fn new(
+        reason: Degraded,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            reason,
+            source: source.into(),
+        }
     }
 
     /// Of what kind it is.

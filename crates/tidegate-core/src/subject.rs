@@ -26,7 +26,13 @@ impl<'a> Subject<'a> {
     /// A request of cost 1, without tier or tenant.
     #[must_use]
     pub fn new<K: AsRef<[u8]> + ?Sized>(policy: &'a str, key: &'a K) -> Self {
-        Self { policy, key: key.as_ref(), tier: None, tenant: None, cost: Cost::ONE }
+        Self {
+            policy,
+            key: key.as_ref(),
+            tier: None,
+            tenant: None,
+            cost: Cost::ONE,
+        }
     }
 }
 
@@ -52,7 +58,13 @@ impl OwnedSubject {
 
     pub(crate) fn subject(&self) -> Subject<'_> {
         let (tier, tenant) = (self.tier.as_deref(), self.tenant.as_deref());
-        Subject { policy: &self.policy, key: &self.key, tier, tenant, cost: self.cost }
+        Subject {
+            policy: &self.policy,
+            key: &self.key,
+            tier,
+            tenant,
+            cost: self.cost,
+        }
     }
 }
 
@@ -131,39 +143,72 @@ mod tests {
     fn a7_tenants_and_keys_count_apart_through_every_way_in() {
         use crate::{Book, Gate, Limiter, MemoryStore, Name, Rules, Store};
         let tenants = ["", "a", "a/b", "a%2Fb", "@", "%", "/", "acme"];
-        let keys = ["k", "/k", "@k", "@/k", "@a/k", "a/k", "@acme/k", "b/k", "%2Fk", "@@/k", "//k", "@"];
+        let keys = [
+            "k", "/k", "@k", "@/k", "@a/k", "a/k", "@acme/k", "b/k", "%2Fk", "@@/k", "//k", "@",
+        ];
         let policy: crate::Policy = "fixed_window 1000/hour".parse().unwrap();
         let gate = Gate::memory(Book::new().with("api", Rules::new(policy.clone())).unwrap());
         let clock = crate::ManualClock::new();
         let store = MemoryStore::builder().clock(clock).build().unwrap();
-        let limiter = Limiter::builder(store, policy.clone()).namespace(Name::new("api").unwrap()).build();
+        let limiter = Limiter::builder(store, policy.clone())
+            .namespace(Name::new("api").unwrap())
+            .build();
         let mut expected = 0;
         for tenant in tenants {
             for key in keys {
                 expected += 1;
-                let verdict = gate.check("api", key).tenant(tenant).cost(expected).now().unwrap();
-                assert_eq!(verdict.remaining(), Some(1_000 - expected), "{tenant} {key}");
+                let verdict = gate
+                    .check("api", key)
+                    .tenant(tenant)
+                    .cost(expected)
+                    .now()
+                    .unwrap();
+                assert_eq!(
+                    verdict.remaining(),
+                    Some(1_000 - expected),
+                    "{tenant} {key}"
+                );
                 if tenant.is_empty() {
                     let decision = limiter.check(key).cost(expected).now().unwrap();
                     assert_eq!(decision.remaining(), 1_000 - expected, "{key}");
-                    let batch = limiter.check_many(&[(key, 0), ("beside", 0)]).now().unwrap();
+                    let batch = limiter
+                        .check_many(&[(key, 0), ("beside", 0)])
+                        .now()
+                        .unwrap();
                     assert_eq!(batch[0].remaining(), 1_000 - expected, "{key}");
                 }
             }
         }
         // A key of a limiter is never one of a tenant, though both are on one store.
         let plan = gate.store().plan(&policy, "api");
-        let store_look = |bytes: &[u8]| gate.store().check(&plan, Key::new(bytes).unwrap(), Cost::ZERO).remaining();
+        let store_look = |bytes: &[u8]| {
+            gate.store()
+                .check(&plan, Key::new(bytes).unwrap(), Cost::ZERO)
+                .remaining()
+        };
         assert!(store_look(b"@acme/k") < 1_000);
         assert!(!Store::is_remote(gate.store()));
         limiter.reset("@acme/k").now().unwrap();
-        assert_eq!(limiter.check("@acme/k").cost(0).now().unwrap().remaining(), 1_000);
+        assert_eq!(
+            limiter.check("@acme/k").cost(0).now().unwrap().remaining(),
+            1_000
+        );
     }
 
     #[test]
     fn no_two_of_tenant_and_key_meet() {
-        let tenants = [None, Some("a"), Some("a/b"), Some("a%2Fb"), Some("@"), Some("%"), Some("/")];
-        let keys = ["k", "/k", "@k", "@/k", "@a/k", "a/k", "@a%2Fb/k", "b/k", "%2Fk", "@@/k", "//k"];
+        let tenants = [
+            None,
+            Some("a"),
+            Some("a/b"),
+            Some("a%2Fb"),
+            Some("@"),
+            Some("%"),
+            Some("/"),
+        ];
+        let keys = [
+            "k", "/k", "@k", "@/k", "@a/k", "a/k", "@a%2Fb/k", "b/k", "%2Fk", "@@/k", "//k",
+        ];
         let mut seen = std::collections::HashSet::new();
         for tenant in tenants {
             for key in keys {
@@ -173,6 +218,9 @@ mod tests {
         }
         let plain = composed(Some(""), Key::new(b"user:42").unwrap());
         assert_eq!(&plain[..], b"user:42");
-        assert_eq!(&composed(Some("acme"), Key::new(b"user:42").unwrap())[..], b"@acme/user:42");
+        assert_eq!(
+            &composed(Some("acme"), Key::new(b"user:42").unwrap())[..],
+            b"@acme/user:42"
+        );
     }
 }

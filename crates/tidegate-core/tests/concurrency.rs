@@ -21,14 +21,19 @@ const POLICIES: [&str; 8] = [
 /// Each thread asks for each key more often than it may, each from another one on; single checks and batches in turn.
 fn exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
     let clock = ManualClock::new();
-    let store = MemoryStore::builder().max_keys(keys as u64).clock(clock).build().unwrap();
+    let store = MemoryStore::builder()
+        .max_keys(keys as u64)
+        .clock(clock)
+        .build()
+        .unwrap();
     let limiter = Limiter::new(store, policy.parse().unwrap());
     let names: Vec<String> = (0..keys).map(|key| format!("key {key}")).collect();
     let admitted: Vec<AtomicU64> = names.iter().map(|_| AtomicU64::new(0)).collect();
     let barrier = Barrier::new(THREADS);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (limiter, names, admitted, barrier) = (limiter.clone(), &names, &admitted, &barrier);
+            let (limiter, names, admitted, barrier) =
+                (limiter.clone(), &names, &admitted, &barrier);
             scope.spawn(move || {
                 barrier.wait();
                 for turn in 0..(limit as usize / THREADS + 3) * keys {
@@ -38,7 +43,10 @@ fn exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
                     } else {
                         let requests = [(&names[key], Cost::ONE), (&names[key], Cost::ONE)];
                         let decisions = limiter.check_many(&requests).now().unwrap();
-                        decisions.iter().filter(|decision| decision.is_allowed()).count() as u64
+                        decisions
+                            .iter()
+                            .filter(|decision| decision.is_allowed())
+                            .count() as u64
                     };
                     admitted[key].fetch_add(passed, Ordering::Relaxed);
                 }
@@ -46,7 +54,11 @@ fn exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
         }
     });
     for (name, admitted) in names.iter().zip(&admitted) {
-        assert_eq!(admitted.load(Ordering::Relaxed), limit, "{policy}: {name} of {keys}");
+        assert_eq!(
+            admitted.load(Ordering::Relaxed),
+            limit,
+            "{policy}: {name} of {keys}"
+        );
     }
     let stats = limiter.store().stats();
     assert_eq!((stats.keys, stats.evictions), (keys as u64, 0));
@@ -54,28 +66,42 @@ fn exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
 
 #[test]
 fn one_key() {
-    POLICIES.iter().for_each(|policy| exactly_the_limit_passes(policy, 1, 50));
+    POLICIES
+        .iter()
+        .for_each(|policy| exactly_the_limit_passes(policy, 1, 50));
 }
 
 #[test]
 fn sixty_four_keys() {
-    POLICIES.iter().for_each(|policy| exactly_the_limit_passes(policy, 64, 50));
+    POLICIES
+        .iter()
+        .for_each(|policy| exactly_the_limit_passes(policy, 64, 50));
 }
 
 #[test]
 fn ten_thousand_keys() {
-    POLICIES.iter().for_each(|policy| exactly_the_limit_passes(policy, 10_001, 50));
+    POLICIES
+        .iter()
+        .for_each(|policy| exactly_the_limit_passes(policy, 10_001, 50));
 }
 
 #[test]
 fn several_limits() {
-    exactly_the_limit_passes("token_bucket 1_000/hour; fixed_window 50/hour; sliding_window_log 60/hour", 64, 50);
+    exactly_the_limit_passes(
+        "token_bucket 1_000/hour; fixed_window 50/hour; sliding_window_log 60/hour",
+        64,
+        50,
+    );
 }
 
 /// Threads that add, forget and refund on a store that is always full: its bound holds, and it goes on working.
 #[test]
 fn a_full_store_under_many_threads() {
-    let store = MemoryStore::builder().max_keys(500).clock(ManualClock::new()).build().unwrap();
+    let store = MemoryStore::builder()
+        .max_keys(500)
+        .clock(ManualClock::new())
+        .build()
+        .unwrap();
     let limiter = Limiter::new(store, "10/hour; sliding_window_log 5/hour".parse().unwrap());
     std::thread::scope(|scope| {
         for thread in 0..THREADS {

@@ -6,8 +6,16 @@ use tidegate_core::{Cost, Limiter};
 /// Bytes of this process that are resident.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1_024
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap_or("0 kB");
+    line.trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse::<u64>()
+        .unwrap()
+        * 1_024
 }
 
 /// Alone in its file, so that no other test's memory is counted.
@@ -17,19 +25,25 @@ fn memory_stays_within_its_bound_and_who_was_denied_still_is() {
     let before = resident();
     let limiter = Limiter::memory("100/day".parse().unwrap());
     assert_eq!(limiter.store().stats().max_keys, MAX_KEYS);
-    let guilty: Vec<String> = (0..1_000).map(|number| format!("guilty:{number}")).collect();
+    let guilty: Vec<String> = (0..1_000)
+        .map(|number| format!("guilty:{number}"))
+        .collect();
     for key in &guilty {
         assert!(limiter.check(key).cost(100).now().unwrap().is_allowed());
         assert!(limiter.check(key).now().unwrap().is_denied());
     }
     let mut decisions = Vec::new();
     for batch in 0..20_000_000 / 1_000 {
-        let keys: Vec<(String, Cost)> =
-            (0..1_000).map(|key| (format!("flood:{}", batch * 1_000 + key), Cost::ONE)).collect();
+        let keys: Vec<(String, Cost)> = (0..1_000)
+            .map(|key| (format!("flood:{}", batch * 1_000 + key), Cost::ONE))
+            .collect();
         decisions.clear();
         limiter.check_many(&keys).now_into(&mut decisions).unwrap();
     }
-    let still = guilty.iter().filter(|key| limiter.check(*key).now().unwrap().is_denied()).count();
+    let still = guilty
+        .iter()
+        .filter(|key| limiter.check(*key).now().unwrap().is_denied())
+        .count();
     assert_eq!(still, guilty.len());
     let stats = limiter.store().stats();
     assert_eq!(stats.keys, MAX_KEYS);

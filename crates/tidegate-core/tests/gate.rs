@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Book, BookError, BucketLimit, CheckError, Cost, Effect, Exception, Gate, Key, Limiter, ManualClock, MemoryStore,
-    Policy, Rate, Rules, Store, Subject, Verdict,
+    Book, BookError, BucketLimit, CheckError, Cost, Effect, Exception, Gate, Key, Limiter,
+    ManualClock, MemoryStore, Policy, Rate, Rules, Store, Subject, Verdict,
 };
 
 fn policy(text: &str) -> Policy {
@@ -33,14 +33,39 @@ fn cost(units: u64) -> Cost {
 fn a1_each_tier_counts_apart_unless_tiers_are_shared() {
     for is_shared in [false, true] {
         let rules = Rules::new(policy("sliding_window_log 10/hour"));
-        let rules = rules.tier("premium", policy("sliding_window_log 100/hour")).unwrap();
-        let gate = gate(if is_shared { rules.shared_tiers() } else { rules });
-        assert_eq!(gate.check("api", "k").cost(10).now().unwrap().remaining(), Some(0));
-        let moved = gate.check("api", "k").tier("premium").cost(0).now().unwrap();
+        let rules = rules
+            .tier("premium", policy("sliding_window_log 100/hour"))
+            .unwrap();
+        let gate = gate(if is_shared {
+            rules.shared_tiers()
+        } else {
+            rules
+        });
+        assert_eq!(
+            gate.check("api", "k").cost(10).now().unwrap().remaining(),
+            Some(0)
+        );
+        let moved = gate
+            .check("api", "k")
+            .tier("premium")
+            .cost(0)
+            .now()
+            .unwrap();
         assert_eq!(moved.remaining(), Some(if is_shared { 90 } else { 100 }));
-        assert_eq!(moved.rulings()[0].label().tier().unwrap().as_str(), "premium");
+        assert_eq!(
+            moved.rulings()[0].label().tier().unwrap().as_str(),
+            "premium"
+        );
         // An unknown tier is no way around the limit.
-        assert_eq!(gate.check("api", "k").tier("platinum").cost(0).now().unwrap().remaining(), Some(0));
+        assert_eq!(
+            gate.check("api", "k")
+                .tier("platinum")
+                .cost(0)
+                .now()
+                .unwrap()
+                .remaining(),
+            Some(0)
+        );
     }
 }
 
@@ -48,11 +73,25 @@ fn a1_each_tier_counts_apart_unless_tiers_are_shared() {
 #[test]
 fn a1_buckets_of_two_tiers_never_share() {
     for is_shared in [false, true] {
-        let rules = Rules::new(policy("10/hour")).tier("premium", policy("100/hour")).unwrap();
-        let gate = gate(if is_shared { rules.shared_tiers() } else { rules });
+        let rules = Rules::new(policy("10/hour"))
+            .tier("premium", policy("100/hour"))
+            .unwrap();
+        let gate = gate(if is_shared {
+            rules.shared_tiers()
+        } else {
+            rules
+        });
         assert!(gate.check("api", "k").cost(10).now().unwrap().is_allowed());
         for _ in 0..100 {
-            assert_eq!(gate.check("api", "k").tier("premium").cost(0).now().unwrap().remaining(), Some(100));
+            assert_eq!(
+                gate.check("api", "k")
+                    .tier("premium")
+                    .cost(0)
+                    .now()
+                    .unwrap()
+                    .remaining(),
+                Some(100)
+            );
             assert!(gate.check("api", "k").now().unwrap().is_denied());
         }
     }
@@ -67,12 +106,23 @@ fn exceptions_have_a_policy_of_their_own_or_none_or_no_way_in() {
         .and_then(|rules| rules.exception_of("acme", "k", Exception::Unlimited))
         .unwrap();
     let gate = gate(rules);
-    let admitted = |key: &str| (0..10).filter(|_| gate.check("api", key).now().unwrap().is_allowed()).count();
+    let admitted = |key: &str| {
+        (0..10)
+            .filter(|_| gate.check("api", key).now().unwrap().is_allowed())
+            .count()
+    };
     assert_eq!(["other", "own", "free", "bad"].map(admitted), [1, 3, 10, 0]);
     let blocked = gate.check("api", "bad").now().unwrap();
     assert_eq!((blocked.retry_after(), blocked.remaining()), (None, None));
     assert_eq!(blocked.denial().unwrap().effect(), Effect::Blocked);
-    let of_tenant = |tenant| gate.check("api", "k").tenant(tenant).cost(2).now().unwrap().is_allowed();
+    let of_tenant = |tenant| {
+        gate.check("api", "k")
+            .tenant(tenant)
+            .cost(2)
+            .now()
+            .unwrap()
+            .is_allowed()
+    };
     assert_eq!(["acme", "", "other"].map(of_tenant), [true, false, false]);
     let counters = &gate.counters()[0];
     assert_eq!((counters.unlimited, counters.blocked), (11, 11));
@@ -82,8 +132,20 @@ fn exceptions_have_a_policy_of_their_own_or_none_or_no_way_in() {
 fn tenants_and_policies_count_apart() {
     let rules = || Rules::new(policy("1/hour"));
     let gate = Gate::memory(book(rules()).with("other", rules()).unwrap());
-    for (policy, tenant) in [("api", ""), ("api", "a"), ("api", "b"), ("other", ""), ("other", "a")] {
-        let check = || gate.check(policy, "k").tenant(tenant).now().unwrap().is_allowed();
+    for (policy, tenant) in [
+        ("api", ""),
+        ("api", "a"),
+        ("api", "b"),
+        ("other", ""),
+        ("other", "a"),
+    ] {
+        let check = || {
+            gate.check(policy, "k")
+                .tenant(tenant)
+                .now()
+                .unwrap()
+                .is_allowed()
+        };
         assert_eq!([check(), check()], [true, false], "{policy} {tenant}");
     }
     // A key that is written like one with a tenant is not one.
@@ -92,39 +154,71 @@ fn tenants_and_policies_count_apart() {
 
 #[test]
 fn a_shadow_counts_and_never_denies() {
-    let gate = gate(Rules::new(policy("2/hour")).shadow().exception("bad", Exception::Blocked).unwrap());
-    let verdicts: Vec<Verdict> = (0..5).map(|_| gate.check("api", "k").now().unwrap()).collect();
+    let gate = gate(
+        Rules::new(policy("2/hour"))
+            .shadow()
+            .exception("bad", Exception::Blocked)
+            .unwrap(),
+    );
+    let verdicts: Vec<Verdict> = (0..5)
+        .map(|_| gate.check("api", "k").now().unwrap())
+        .collect();
     assert!(verdicts.iter().all(Verdict::is_allowed));
-    let would_deny: Vec<bool> = verdicts.iter().map(|verdict| verdict.rulings()[0].would_deny()).collect();
+    let would_deny: Vec<bool> = verdicts
+        .iter()
+        .map(|verdict| verdict.rulings()[0].would_deny())
+        .collect();
     assert_eq!(would_deny, [false, false, true, true, true]);
     assert!(gate.check("api", "bad").now().unwrap().is_allowed());
     let counters = &gate.counters()[0];
-    assert_eq!((counters.allowed, counters.shadow_denied, counters.denied), (2, 4, 0));
+    assert_eq!(
+        (counters.allowed, counters.shadow_denied, counters.denied),
+        (2, 4, 0)
+    );
 }
 
 #[test]
 fn a_candidate_is_counted_beside_what_is_enforced() {
     let gate = gate(Rules::new(policy("3/hour")).candidate(policy("5/hour")));
-    let verdicts: Vec<Verdict> = (0..8).map(|_| gate.check("api", "k").now().unwrap()).collect();
+    let verdicts: Vec<Verdict> = (0..8)
+        .map(|_| gate.check("api", "k").now().unwrap())
+        .collect();
     let by = |who: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| who(verdict)).count();
     assert_eq!(by(Verdict::is_allowed), 3);
     // It has counted those, too, that were denied.
-    assert_eq!(by(|verdict| verdict.rulings()[0].candidate().unwrap().is_allowed()), 5);
+    assert_eq!(
+        by(|verdict| verdict.rulings()[0].candidate().unwrap().is_allowed()),
+        5
+    );
     let counters = &gate.counters()[0];
-    assert_eq!((counters.candidate_allowed, counters.candidate_denied), (5, 3));
+    assert_eq!(
+        (counters.candidate_allowed, counters.candidate_denied),
+        (5, 3)
+    );
 }
 
 #[test]
 fn several_keys_are_taken_from_together_or_not_at_all() {
     let all = Book::new()
         .with("user", Rules::new(policy("5/hour")))
-        .and_then(|book| book.with("address", Rules::new(policy("fixed_window 3/hour anchor=first_hit"))))
+        .and_then(|book| {
+            book.with(
+                "address",
+                Rules::new(policy("fixed_window 3/hour anchor=first_hit")),
+            )
+        })
         .unwrap();
     let gate = Gate::memory(all);
     let ask = |user: &str, address: &str, units| {
         let subjects = [
-            Subject { cost: cost(units), ..Subject::new("user", user) },
-            Subject { cost: cost(units), ..Subject::new("address", address) },
+            Subject {
+                cost: cost(units),
+                ..Subject::new("user", user)
+            },
+            Subject {
+                cost: cost(units),
+                ..Subject::new("address", address)
+            },
         ];
         decide(&gate, &subjects)
     };
@@ -143,16 +237,31 @@ fn several_keys_are_taken_from_together_or_not_at_all() {
     assert_eq!(ask("v", "c", 4).retry_after(), None);
     assert_eq!(ask("v", "c", 0).remaining(), Some(3));
     // The same key twice is held to both.
-    let twice = [Subject { cost: cost(2), ..Subject::new("address", "d") }; 2];
+    let twice = [Subject {
+        cost: cost(2),
+        ..Subject::new("address", "d")
+    }; 2];
     assert!(decide(&gate, &twice).is_denied());
-    assert_eq!(gate.check("address", "d").cost(0).now().unwrap().remaining(), Some(3));
+    assert_eq!(
+        gate.check("address", "d")
+            .cost(0)
+            .now()
+            .unwrap()
+            .remaining(),
+        Some(3)
+    );
 }
 
 #[test]
 fn in_parallel_no_more_than_the_limit_and_no_less() {
     let all = Book::new()
         .with("user", Rules::new(policy("gcra 1000/365 days")))
-        .and_then(|book| book.with("address", Rules::new(policy("sliding_window_log 700/365 days"))))
+        .and_then(|book| {
+            book.with(
+                "address",
+                Rules::new(policy("sliding_window_log 700/365 days")),
+            )
+        })
         .unwrap();
     let gate = Gate::memory(all);
     let admitted = AtomicUsize::new(0);
@@ -165,25 +274,37 @@ fn in_parallel_no_more_than_the_limit_and_no_less() {
                     if fastrand::bool() {
                         subjects.reverse();
                     }
-                    admitted.fetch_add(usize::from(decide(&gate, &subjects).is_allowed()), Ordering::Relaxed);
+                    admitted.fetch_add(
+                        usize::from(decide(&gate, &subjects).is_allowed()),
+                        Ordering::Relaxed,
+                    );
                 }
             });
         }
     });
     assert_eq!(admitted.load(Ordering::Relaxed), 700);
-    assert_eq!(gate.check("user", "u").cost(0).now().unwrap().remaining(), Some(300));
+    assert_eq!(
+        gate.check("user", "u").cost(0).now().unwrap().remaining(),
+        Some(300)
+    );
 }
 
 #[test]
 fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
     let gate = gate(Rules::new(policy("100/hour")).candidate(policy("200/hour")));
     let clock = |units| {
-        let subject = Subject { cost: cost(units), ..Subject::new("api", "k") };
+        let subject = Subject {
+            cost: cost(units),
+            ..Subject::new("api", "k")
+        };
         gate.admit_at_once(&[subject]).unwrap().unwrap()
     };
     let left = || {
         let verdict = gate.check("api", "k").cost(0).now().unwrap();
-        (verdict.remaining().unwrap(), verdict.rulings()[0].candidate().unwrap().remaining())
+        (
+            verdict.remaining().unwrap(),
+            verdict.rulings()[0].candidate().unwrap().remaining(),
+        )
     };
     let (_, receipt) = clock(40);
     assert_eq!(left(), (60, 160));
@@ -208,17 +329,40 @@ fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
 #[test]
 fn books_are_exchanged_whole_and_counts_are_kept() {
     let rules = |limit: u64| Rules::new(policy(&format!("sliding_window_log {limit}/hour")));
-    let gate = gate(rules(10).tier("gold", policy("sliding_window_log 20/hour")).unwrap());
+    let gate = gate(
+        rules(10)
+            .tier("gold", policy("sliding_window_log 20/hour"))
+            .unwrap(),
+    );
     gate.require("api").unwrap();
-    assert!(matches!(gate.require("nope"), Err(CheckError::UnknownPolicy { .. })));
+    assert!(matches!(
+        gate.require("nope"),
+        Err(CheckError::UnknownPolicy { .. })
+    ));
     gate.check("api", "k").cost(4).now().unwrap();
     gate.exchange(book(rules(100))).unwrap();
-    assert_eq!(gate.check("api", "k").tier("gold").cost(0).now().unwrap().remaining(), Some(96));
+    assert_eq!(
+        gate.check("api", "k")
+            .tier("gold")
+            .cost(0)
+            .now()
+            .unwrap()
+            .remaining(),
+        Some(96)
+    );
     // Not at all: what is in use must stay.
-    let other = Book::new().with("other", Rules::new(policy("1/hour"))).unwrap();
+    let other = Book::new()
+        .with("other", Rules::new(policy("1/hour")))
+        .unwrap();
     let error = gate.exchange(other).unwrap_err();
-    assert!(matches!(&error, BookError::PolicyInUse(name) if name.as_str() == "api"), "{error}");
-    assert_eq!(gate.check("api", "k").cost(0).now().unwrap().remaining(), Some(96));
+    assert!(
+        matches!(&error, BookError::PolicyInUse(name) if name.as_str() == "api"),
+        "{error}"
+    );
+    assert_eq!(
+        gate.check("api", "k").cost(0).now().unwrap().remaining(),
+        Some(96)
+    );
     assert_eq!(gate.counters()[0].allowed, 1);
 }
 
@@ -253,25 +397,46 @@ fn bad_input_is_an_error_and_takes_nothing() {
     let gate = gate(Rules::new(policy("5/hour")));
     let error = gate.check("nope\r\n", "k").now().unwrap_err().to_string();
     assert_eq!(error, "there is no policy `nope`: expected one of api");
-    assert!(matches!(gate.check("api", "").now(), Err(CheckError::EmptyKey(_))));
-    assert!(matches!(gate.check("api", "").tenant("acme").now(), Err(CheckError::EmptyKey(_))));
-    assert!(matches!(gate.check("api", "k").cost(-1).now(), Err(CheckError::Cost(_))));
-    let half = gate.admit_at_once(&[Subject::new("api", "k"), Subject::new("nope", "k")]).unwrap();
+    assert!(matches!(
+        gate.check("api", "").now(),
+        Err(CheckError::EmptyKey(_))
+    ));
+    assert!(matches!(
+        gate.check("api", "").tenant("acme").now(),
+        Err(CheckError::EmptyKey(_))
+    ));
+    assert!(matches!(
+        gate.check("api", "k").cost(-1).now(),
+        Err(CheckError::Cost(_))
+    ));
+    let half = gate
+        .admit_at_once(&[Subject::new("api", "k"), Subject::new("nope", "k")])
+        .unwrap();
     assert!(half.is_err());
-    assert_eq!(gate.check("api", "k").cost(0).now().unwrap().remaining(), Some(5));
+    assert_eq!(
+        gate.check("api", "k").cost(0).now().unwrap().remaining(),
+        Some(5)
+    );
 }
 
 #[test]
 fn near_limit_is_counted_and_time_goes_by_the_clock() {
     let clock = ManualClock::new();
-    let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build().unwrap();
+    let store = MemoryStore::builder()
+        .max_keys(100)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
     let gate = Gate::new(store, book(Rules::new(policy("fixed_window 10/minute"))));
     for _ in 0..12 {
         gate.check("api", "k").now().unwrap();
     }
     let counters = &gate.counters()[0];
     // With one and with none left of ten.
-    assert_eq!((counters.allowed, counters.near_limit, counters.denied), (10, 2, 2));
+    assert_eq!(
+        (counters.allowed, counters.near_limit, counters.denied),
+        (10, 2, 2)
+    );
     clock.advance(Duration::from_secs(60));
     assert!(gate.check("api", "k").now().unwrap().is_allowed());
 }
@@ -280,15 +445,27 @@ fn near_limit_is_counted_and_time_goes_by_the_clock() {
 #[test]
 fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
     let all = Book::new()
-        .with("a", Rules::new(policy("fixed_window 1/365 days anchor=first_hit")))
-        .and_then(|book| book.with("b", Rules::new(policy("sliding_window_log 1000000/365 days"))))
+        .with(
+            "a",
+            Rules::new(policy("fixed_window 1/365 days anchor=first_hit")),
+        )
+        .and_then(|book| {
+            book.with(
+                "b",
+                Rules::new(policy("sliding_window_log 1000000/365 days")),
+            )
+        })
         .unwrap();
     let gate = Gate::memory(all);
     let is_over = AtomicBool::new(false);
     let admitted = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                gate.admit_at_once(&[Subject::new("a", "k")]).unwrap().unwrap().1.give_back();
+                gate.admit_at_once(&[Subject::new("a", "k")])
+                    .unwrap()
+                    .unwrap()
+                    .1
+                    .give_back();
             }
         });
         let admitted = (0..100_000)
@@ -297,7 +474,9 @@ fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
                 let (verdict, receipt) = gate.admit_at_once(&together).unwrap().unwrap();
                 drop(receipt);
                 if verdict.is_allowed() {
-                    Store::block_on(gate.store(), gate.refund(Subject::new("a", "k"))).unwrap().unwrap();
+                    Store::block_on(gate.store(), gate.refund(Subject::new("a", "k")))
+                        .unwrap()
+                        .unwrap();
                 }
                 verdict.is_allowed()
             })
@@ -305,7 +484,13 @@ fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
         is_over.store(true, Ordering::Relaxed);
         admitted
     });
-    let left = gate.check("b", "k").cost(0).now().unwrap().remaining().unwrap();
+    let left = gate
+        .check("b", "k")
+        .cost(0)
+        .now()
+        .unwrap()
+        .remaining()
+        .unwrap();
     assert_eq!(1_000_000 - left, admitted as u64);
 }
 
@@ -314,9 +499,22 @@ fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
 fn a3_each_limit_gives_back_only_what_it_still_counts() {
     let clock = ManualClock::new();
     clock.set(tidegate_core::Timestamp::from_micros(1_700_000_040_000_000).unwrap());
-    let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build().unwrap();
-    let gate = Gate::new(store, book(Rules::new(policy("fixed_window 10/second; fixed_window 1000/day"))));
-    let take = || gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap();
+    let store = MemoryStore::builder()
+        .max_keys(100)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    let gate = Gate::new(
+        store,
+        book(Rules::new(policy(
+            "fixed_window 10/second; fixed_window 1000/day",
+        ))),
+    );
+    let take = || {
+        gate.admit_at_once(&[Subject::new("api", "k")])
+            .unwrap()
+            .unwrap()
+    };
     let mut held = Vec::new();
     for _ in 0..10 {
         held.extend((0..10).map(|_| take().1));
@@ -334,8 +532,13 @@ fn a3_each_limit_gives_back_only_what_it_still_counts() {
     // The day has everything back but the ten that were kept.
     let figures = gate.check("api", "k").cost(0).now().unwrap();
     assert_eq!(figures.remaining(), Some(10));
-    let day = gate.renewed(book(Rules::new(policy("fixed_window 1000/second; fixed_window 1000/day"))));
-    assert_eq!(day.check("api", "k").cost(0).now().unwrap().remaining(), Some(990));
+    let day = gate.renewed(book(Rules::new(policy(
+        "fixed_window 1000/second; fixed_window 1000/day",
+    ))));
+    assert_eq!(
+        day.check("api", "k").cost(0).now().unwrap().remaining(),
+        Some(990)
+    );
 }
 
 #[test]
@@ -360,8 +563,14 @@ fn a5_more_policies_than_one_call_can_hold_are_refused() {
     let subjects: Vec<Subject<'_>> = keys.iter().map(|key| Subject::new("api", key)).collect();
     assert!(decide(&gate, &subjects[..32]).is_allowed());
     let error = gate.admit_at_once(&subjects).unwrap().unwrap_err();
-    assert_eq!(error.to_string(), "33 policies in one request: expected at most 32");
-    assert_eq!(gate.check("api", "32").cost(0).now().unwrap().remaining(), Some(5));
+    assert_eq!(
+        error.to_string(),
+        "33 policies in one request: expected at most 32"
+    );
+    assert_eq!(
+        gate.check("api", "32").cost(0).now().unwrap().remaining(),
+        Some(5)
+    );
 }
 
 /// One request wants both keys, and two want one each. In any order, either the first gets both or the others get theirs.
@@ -369,7 +578,12 @@ fn a5_more_policies_than_one_call_can_hold_are_refused() {
 fn a5_every_outcome_is_that_of_some_order() {
     const ROUNDS: usize = 20_000;
     let rules = || Rules::new(policy("fixed_window 1/365 days"));
-    let gate = Gate::memory(Book::new().with("a", rules()).and_then(|book| book.with("b", rules())).unwrap());
+    let gate = Gate::memory(
+        Book::new()
+            .with("a", rules())
+            .and_then(|book| book.with("b", rules()))
+            .unwrap(),
+    );
     let (start, end) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
     let asked: [&[&str]; 3] = [&["a", "b"], &["a"], &["b"]];
     let outcomes: Vec<[AtomicBool; 3]> = (0..ROUNDS).map(|_| Default::default()).collect();
@@ -379,7 +593,10 @@ fn a5_every_outcome_is_that_of_some_order() {
             scope.spawn(move || {
                 for (round, outcome) in outcomes.iter().enumerate() {
                     let key = round.to_string();
-                    let subjects: Vec<Subject<'_>> = policies.iter().map(|policy| Subject::new(policy, &key)).collect();
+                    let subjects: Vec<Subject<'_>> = policies
+                        .iter()
+                        .map(|policy| Subject::new(policy, &key))
+                        .collect();
                     start.wait();
                     let verdict = gate.decide_at_once(&subjects).unwrap().unwrap();
                     outcome[number].store(verdict.is_allowed(), Ordering::Relaxed);
@@ -390,21 +607,35 @@ fn a5_every_outcome_is_that_of_some_order() {
     });
     for outcome in outcomes {
         let outcome = outcome.map(AtomicBool::into_inner);
-        assert!([[true, false, false], [false, true, true]].contains(&outcome), "{outcome:?}");
+        assert!(
+            [[true, false, false], [false, true, true]].contains(&outcome),
+            "{outcome:?}"
+        );
     }
 }
 
 /// What is given back after its window is over was counted in that window, not in this one.
 #[test]
 fn nothing_is_given_back_that_is_not_counted_any_more() {
-    for text in
-        ["fixed_window 5/minute", "sliding_window_log 5/minute", "5/minute", "fixed_window 5/minute anchor=first_hit"]
-    {
+    for text in [
+        "fixed_window 5/minute",
+        "sliding_window_log 5/minute",
+        "5/minute",
+        "fixed_window 5/minute anchor=first_hit",
+    ] {
         let clock = ManualClock::new();
         clock.set(tidegate_core::Timestamp::from_micros(1_700_000_040_000_000).unwrap());
-        let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build().unwrap();
+        let store = MemoryStore::builder()
+            .max_keys(100)
+            .clock(clock.clone())
+            .build()
+            .unwrap();
         let gate = Gate::new(store, book(Rules::new(policy(text))));
-        let take = || gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap();
+        let take = || {
+            gate.admit_at_once(&[Subject::new("api", "k")])
+                .unwrap()
+                .unwrap()
+        };
         let held: Vec<_> = (0..5).map(|_| take().1).collect();
         clock.advance(Duration::from_secs(60));
         assert!((0..5).all(|_| take().0.is_allowed()), "{text}");
@@ -416,24 +647,44 @@ fn nothing_is_given_back_that_is_not_counted_any_more() {
 #[test]
 fn what_costs_more_than_was_taken_is_charged_as_far_as_there_is_room() {
     let gate = gate(Rules::new(policy("fixed_window 100/365 days")));
-    let (_, receipt) = gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap();
+    let (_, receipt) = gate
+        .admit_at_once(&[Subject::new("api", "k")])
+        .unwrap()
+        .unwrap();
     receipt.settle(cost(1_000));
-    assert_eq!(gate.check("api", "k").cost(0).now().unwrap().remaining(), Some(0));
+    assert_eq!(
+        gate.check("api", "k").cost(0).now().unwrap().remaining(),
+        Some(0)
+    );
     assert_eq!(gate.counters()[0].unsettled, 1);
 }
 
 #[test]
 fn a_tier_by_the_name_of_candidate_counts_for_itself() {
-    let rules = Rules::new(policy("9/hour")).tier("candidate", policy("4/hour")).unwrap();
+    let rules = Rules::new(policy("9/hour"))
+        .tier("candidate", policy("4/hour"))
+        .unwrap();
     let gate = gate(rules.candidate(policy("9/hour")));
-    let admitted = (0..9).filter(|_| gate.check("api", "k").tier("candidate").now().unwrap().is_allowed()).count();
+    let admitted = (0..9)
+        .filter(|_| {
+            gate.check("api", "k")
+                .tier("candidate")
+                .now()
+                .unwrap()
+                .is_allowed()
+        })
+        .count();
     assert_eq!(admitted, 4);
 }
 
 #[test]
 fn what_is_beside_is_not_counted_as_given_back() {
     let gate = gate(Rules::new(policy("9/hour")).candidate(policy("9/hour")));
-    gate.admit_at_once(&[Subject::new("api", "k")]).unwrap().unwrap().1.give_back();
+    gate.admit_at_once(&[Subject::new("api", "k")])
+        .unwrap()
+        .unwrap()
+        .1
+        .give_back();
     assert_eq!(gate.counters()[0].refunds, 1);
 }
 
@@ -442,7 +693,12 @@ fn what_is_beside_is_not_counted_as_given_back() {
 fn of_two_that_want_the_same_one_gets_it() {
     const ROUNDS: usize = 20_000;
     let rules = || Rules::new(policy("fixed_window 1/365 days"));
-    let gate = Gate::memory(Book::new().with("a", rules()).and_then(|book| book.with("b", rules())).unwrap());
+    let gate = Gate::memory(
+        Book::new()
+            .with("a", rules())
+            .and_then(|book| book.with("b", rules()))
+            .unwrap(),
+    );
     let (start, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
     let admitted = [AtomicUsize::new(0), AtomicUsize::new(0)];
     std::thread::scope(|scope| {
@@ -472,8 +728,10 @@ fn what_takes_a_gates_place_counts_on() {
     assert_eq!(next.check("api", "k").now().unwrap().remaining(), Some(2));
     // The old one is as it was, on the same store, and both count together.
     assert!(gate.check("api", "k").now().unwrap().is_denied());
-    let counted: Vec<(u64, u64)> =
-        [&gate, &next].map(|gate| gate.counters()[0].clone()).map(|one| (one.allowed, one.denied)).into();
+    let counted: Vec<(u64, u64)> = [&gate, &next]
+        .map(|gate| gate.counters()[0].clone())
+        .map(|one| (one.allowed, one.denied))
+        .into();
     assert_eq!(counted, [(2, 1), (2, 1)]);
     assert!(gate.knows("api").is_ok() && gate.knows("nobody").is_err());
 }
@@ -493,22 +751,43 @@ fn a_bucket_is_the_same_at_any_rate() {
     let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
     let gate = Gate::new(store, Book::new());
     let bucket = |rate, burst| gate.bucket(BucketLimit::new(rate, burst).unwrap());
-    let (slow, fast) = (bucket(Rate::per_minute(1), 10), bucket(Rate::per_second(1), 600));
+    let (slow, fast) = (
+        bucket(Rate::per_minute(1), 10),
+        bucket(Rate::per_second(1), 600),
+    );
     assert!(slow.check("k").cost(10).now().unwrap().is_allowed());
     // Full again in ten minutes, at either rate.
     assert_eq!(fast.check("k").cost(0).now().unwrap().remaining(), 0);
     // A smaller bucket denies, and frees nothing.
     let small = bucket(Rate::per_minute(1), 1);
-    assert_eq!(small.check("k").now().unwrap().retry_after(), Some(Duration::from_secs(600)));
+    assert_eq!(
+        small.check("k").now().unwrap().retry_after(),
+        Some(Duration::from_secs(600))
+    );
     assert!(slow.check("k").now().unwrap().is_denied());
     clock.advance(Duration::from_secs(60));
     let key = Key::new(b"k").unwrap();
-    let decisions =
-        Limiter::check_each_at_once(&[(&fast, key, Cost::ONE), (&slow, key, Cost::ONE), (&fast, key, Cost::ONE)]);
-    let allowed: Vec<bool> = decisions.unwrap().unwrap().iter().map(|decision| decision.is_allowed()).collect();
+    let decisions = Limiter::check_each_at_once(&[
+        (&fast, key, Cost::ONE),
+        (&slow, key, Cost::ONE),
+        (&fast, key, Cost::ONE),
+    ]);
+    let allowed: Vec<bool> = decisions
+        .unwrap()
+        .unwrap()
+        .iter()
+        .map(|decision| decision.is_allowed())
+        .collect();
     assert_eq!(allowed, [true, false, true]);
     // Beside limits of other kinds, and of names.
-    assert!(gate.limiter("gcra 1/minute burst=10".parse().unwrap()).check("k").cost(10).now().unwrap().is_allowed());
+    assert!(
+        gate.limiter("gcra 1/minute burst=10".parse().unwrap())
+            .check("k")
+            .cost(10)
+            .now()
+            .unwrap()
+            .is_allowed()
+    );
 }
 
 /// Both would count in one place, and the sum would be held to the larger limit only.
@@ -518,12 +797,28 @@ fn a5_one_key_in_two_tiers_that_share_counts_is_refused() {
         let rules = Rules::new(policy("fixed_window 5/hour"));
         rules.tier("gold", policy("fixed_window 100/hour")).unwrap()
     };
-    let subjects = [Subject { tier: Some("gold"), ..Subject::new("api", "k") }, Subject::new("api", "k")];
+    let subjects = [
+        Subject {
+            tier: Some("gold"),
+            ..Subject::new("api", "k")
+        },
+        Subject::new("api", "k"),
+    ];
     let shared = gate(rules().shared_tiers());
     let error = shared.decide_at_once(&subjects).unwrap().unwrap_err();
-    assert!(matches!(&error, CheckError::TwoTiers { policy } if policy == "api"), "{error}");
-    assert_eq!(shared.check("api", "k").cost(0).now().unwrap().remaining(), Some(5));
+    assert!(
+        matches!(&error, CheckError::TwoTiers { policy } if policy == "api"),
+        "{error}"
+    );
+    assert_eq!(
+        shared.check("api", "k").cost(0).now().unwrap().remaining(),
+        Some(5)
+    );
     // Tiers that count apart are two counters.
-    let passed = |gate: &Gate| (0..9).filter(|_| decide(gate, &subjects).is_allowed()).count();
+    let passed = |gate: &Gate| {
+        (0..9)
+            .filter(|_| decide(gate, &subjects).is_allowed())
+            .count()
+    };
     assert_eq!(passed(&gate(rules())), 5);
 }

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_core::{
-    Admission, BlockingError, Book, Cost, Decision, Degraded, FailurePolicy, Gate, Key, MemoryStore, Plan, Policy,
-    Rules, Settlement, Store, StoreError, Subject,
+    Admission, BlockingError, Book, Cost, Decision, Degraded, FailurePolicy, Gate, Key,
+    MemoryStore, Plan, Policy, Rules, Settlement, Store, StoreError, Subject,
 };
 
 /// A store across a network that can be asked, and nothing given back to, and that fails on demand.
@@ -32,18 +32,32 @@ impl Store for Remote {
         Ok(self.memory.check(plan, key, cost))
     }
 
-    async fn check_many(&self, _: &Plan, _: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+    async fn check_many(
+        &self,
+        _: &Plan,
+        _: &[(Key<'_>, Cost)],
+    ) -> Vec<Result<Decision, StoreError>> {
         Vec::new()
     }
 
-    async fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
+    async fn admit_one(
+        &self,
+        plan: &Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Admission, StoreError> {
         if self.is_gone.load(Ordering::Relaxed) || key.as_bytes() == b"gone" {
             return gone();
         }
         Ok(self.memory.admit_one(plan, key, cost))
     }
 
-    async fn settle(&self, _: &Plan, _: Key<'_>, _: &Settlement<'_>) -> Result<Decision, StoreError> {
+    async fn settle(
+        &self,
+        _: &Plan,
+        _: Key<'_>,
+        _: &Settlement<'_>,
+    ) -> Result<Decision, StoreError> {
         gone()
     }
 
@@ -66,25 +80,49 @@ impl Store for Remote {
 
 fn gate(failure: FailurePolicy) -> Gate<Remote> {
     let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
-    let book = Book::new().with("a", rules("9/365 days")).and_then(|book| book.with("b", rules("1/365 days"))).unwrap();
+    let book = Book::new()
+        .with("a", rules("9/365 days"))
+        .and_then(|book| book.with("b", rules("1/365 days")))
+        .unwrap();
     let memory = MemoryStore::builder().max_keys(100).build().unwrap();
-    Gate::builder(Remote { memory, is_gone: AtomicBool::new(false) }, book).deny_cache(0).build()
+    Gate::builder(
+        Remote {
+            memory,
+            is_gone: AtomicBool::new(false),
+        },
+        book,
+    )
+    .deny_cache(0)
+    .build()
 }
 
 #[test]
 fn who_denies_stands_whatever_else_fails() {
-    for failure in [FailurePolicy::Open, FailurePolicy::local(1), FailurePolicy::Closed] {
+    for failure in [
+        FailurePolicy::Open,
+        FailurePolicy::local(1),
+        FailurePolicy::Closed,
+    ] {
         let gate = gate(failure);
         let ask = |a, b| {
             let subjects = [Subject::new("a", a), Subject::new("b", b)];
-            gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap()
+            gate.store()
+                .block_on(gate.decide(&subjects))
+                .unwrap()
+                .unwrap()
         };
         assert!(ask("k", "k").is_allowed());
         // What `a` has taken cannot be given back.
         let denied = ask("k", "k");
-        assert!(denied.is_denied() && denied.degraded().is_none(), "{failure:?} {denied:?}");
+        assert!(
+            denied.is_denied() && denied.degraded().is_none(),
+            "{failure:?} {denied:?}"
+        );
         // Neither can `a` be asked: nobody denies, and the failure policy answers.
-        assert_eq!(ask("gone", "other").is_allowed(), failure != FailurePolicy::Closed);
+        assert_eq!(
+            ask("gone", "other").is_allowed(),
+            failure != FailurePolicy::Closed
+        );
     }
 }
 
@@ -94,7 +132,11 @@ fn what_was_taken_in_the_stores_place_is_given_back_there() {
     let gate = gate(FailurePolicy::local(1));
     gate.store().is_gone.store(true, Ordering::Relaxed);
     for _ in 0..20 {
-        let (verdict, receipt) = gate.store().block_on(gate.admit(&[Subject::new("b", "k")])).unwrap().unwrap();
+        let (verdict, receipt) = gate
+            .store()
+            .block_on(gate.admit(&[Subject::new("b", "k")]))
+            .unwrap()
+            .unwrap();
         assert!(verdict.is_allowed() && verdict.degraded().is_some());
         receipt.give_back();
     }

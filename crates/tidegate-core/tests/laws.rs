@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tidegate_core::{
-    Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Outcome, Policy, Record, Timestamp,
+    Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Outcome, Policy, Record,
+    Timestamp,
 };
 use tidegate_testkit::{
     Act, Answer,
@@ -34,7 +35,11 @@ fn walks(
             let (at_ns, act) = walk.next_step();
             let decision = step(&policy, &mut record, at_ns, act);
             let expected = reference.act(at_ns, "k", act);
-            assert_eq!(Answer::of(&decision, 1), expected, "{policy}: {act:?} at {at_ns}");
+            assert_eq!(
+                Answer::of(&decision, 1),
+                expected,
+                "{policy}: {act:?} at {at_ns}"
+            );
             clock.set(Timestamp::from_nanos(at_ns));
             let in_memory = match act {
                 Act::Check(cost) => limiter.check("k").cost(cost).now().unwrap(),
@@ -50,7 +55,11 @@ fn walks(
 
 fn memory(policy: &Policy) -> (Limiter, ManualClock) {
     let clock = ManualClock::new();
-    let store = MemoryStore::builder().max_keys(10).clock(clock.clone()).build().unwrap();
+    let store = MemoryStore::builder()
+        .max_keys(10)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
     (Limiter::new(store, policy.clone()), clock)
 }
 
@@ -77,15 +86,31 @@ fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: D
         Act::Refund(_) | Act::Admit(..) | Act::Settle(..) => Cost::ZERO,
     };
     if let Outcome::Denied { retry_after } = decision.outcome() {
-        assert!(would_pass(policy, record, at_ns, retry_after, cost), "{}", context());
-        assert!(!would_pass(policy, record, at_ns, retry_after - TICK, cost), "{}", context());
+        assert!(
+            would_pass(policy, record, at_ns, retry_after, cost),
+            "{}",
+            context()
+        );
+        assert!(
+            !would_pass(policy, record, at_ns, retry_after - TICK, cost),
+            "{}",
+            context()
+        );
     }
     if let [limit] = policy.limits() {
         exactly_remaining_pass(policy, record, at_ns, decision.remaining(), &context);
         let whole = Cost::try_from(limit.capacity()).unwrap();
-        assert!(would_pass(policy, record, at_ns, decision.reset_after(), whole), "{}", context());
+        assert!(
+            would_pass(policy, record, at_ns, decision.reset_after(), whole),
+            "{}",
+            context()
+        );
         if decision.reset_after() > Duration::ZERO {
-            assert!(!would_pass(policy, record, at_ns, decision.reset_after() - TICK, whole), "{}", context());
+            assert!(
+                !would_pass(policy, record, at_ns, decision.reset_after() - TICK, whole),
+                "{}",
+                context()
+            );
         }
     } else if decision.is_allowed() {
         exactly_remaining_pass(policy, record, at_ns, decision.remaining(), &context);
@@ -93,18 +118,39 @@ fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: D
 }
 
 /// One by one if they are few; many in one of the same cost.
-fn exactly_remaining_pass(policy: &Policy, record: &Record, at_ns: u64, remaining: u64, context: &dyn Fn() -> String) {
+fn exactly_remaining_pass(
+    policy: &Policy,
+    record: &Record,
+    at_ns: u64,
+    remaining: u64,
+    context: &dyn Fn() -> String,
+) {
     let (mut record, now) = (record.clone(), Timestamp::from_nanos(at_ns));
-    let (singles, at_once) = if remaining <= 30 { (remaining, 0) } else { (1, remaining - 1) };
+    let (singles, at_once) = if remaining <= 30 {
+        (remaining, 0)
+    } else {
+        (1, remaining - 1)
+    };
     assert!(
-        policy.decide(&mut record, now, Cost::try_from(at_once).unwrap()).is_allowed() || at_once == 0,
+        policy
+            .decide(&mut record, now, Cost::try_from(at_once).unwrap())
+            .is_allowed()
+            || at_once == 0,
         "{}",
         context()
     );
     for _ in 0..singles {
-        assert!(policy.decide(&mut record, now, Cost::ONE).is_allowed(), "{}", context());
+        assert!(
+            policy.decide(&mut record, now, Cost::ONE).is_allowed(),
+            "{}",
+            context()
+        );
     }
-    assert!(policy.decide(&mut record, now, Cost::ONE).is_denied(), "{}", context());
+    assert!(
+        policy.decide(&mut record, now, Cost::ONE).is_denied(),
+        "{}",
+        context()
+    );
 }
 
 fn one_limit(algorithm: Algorithm) -> impl FnMut(&mut Rng) -> Policy {
@@ -123,7 +169,12 @@ fn sliding_window_log() {
 
 #[test]
 fn sliding_window_counter() {
-    walks(3, false, one_limit(Algorithm::SlidingWindowCounter), laws_hold);
+    walks(
+        3,
+        false,
+        one_limit(Algorithm::SlidingWindowCounter),
+        laws_hold,
+    );
 }
 
 #[test]
@@ -142,8 +193,9 @@ fn gcra() {
 }
 
 fn several(random: &mut Rng) -> Policy {
-    let limits: Vec<Limit> =
-        (0..random.usize(2..5)).map(|_| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)])).collect();
+    let limits: Vec<Limit> = (0..random.usize(2..5))
+        .map(|_| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)]))
+        .collect();
     Policy::new(limits).unwrap()
 }
 

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use tidegate_core::{
-    Claims, Cost, Decision, Limiter, ManualClock, MemoryStore, Policy, Receipt, Record, Settlement, Timestamp,
+    Claims, Cost, Decision, Limiter, ManualClock, MemoryStore, Policy, Receipt, Record, Settlement,
+    Timestamp,
 };
 use tidegate_testkit::{Act, Subject, vectors};
 
@@ -26,7 +27,15 @@ fn pure_steps() {
                 }
                 Act::Settle(number, actual) => {
                     let (claims, taken) = receipts.remove(&number).unwrap();
-                    policy.settle(record, now, &Settlement { claims: &claims, taken, actual })
+                    policy.settle(
+                        record,
+                        now,
+                        &Settlement {
+                            claims: &claims,
+                            taken,
+                            actual,
+                        },
+                    )
                 }
             }
         }
@@ -35,7 +44,11 @@ fn pure_steps() {
 
 fn memory(policy: Policy) -> (Limiter, ManualClock) {
     let clock = ManualClock::new();
-    let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build().unwrap();
+    let store = MemoryStore::builder()
+        .max_keys(1_000)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
     (Limiter::new(store, policy), clock)
 }
 
@@ -51,7 +64,11 @@ fn act(limiter: &Limiter, receipts: &mut Receipts, key: &str, act: Act) -> Decis
             receipts.insert(number, receipt);
             decision
         }
-        Act::Settle(number, actual) => receipts.remove(&number).unwrap().settle_now(actual).unwrap()[0],
+        Act::Settle(number, actual) => receipts
+            .remove(&number)
+            .unwrap()
+            .settle_now(actual)
+            .unwrap()[0],
     }
 }
 
@@ -110,6 +127,10 @@ fn ready<F: Future>(future: F) -> F::Output {
 fn memory_store_awaited() {
     vectors::run(|policy| {
         let (limiter, clock) = memory(policy);
-        Awaited { limiter, clock, receipts: Receipts::new() }
+        Awaited {
+            limiter,
+            clock,
+            receipts: Receipts::new(),
+        }
     });
 }

@@ -53,16 +53,28 @@ pub struct NotANetwork(String);
 impl ClientAddress {
     /// The peer's address, whatever any header says: for services that clients connect to directly.
     pub fn peer() -> Self {
-        Self { trusted: Arc::new([]), source: Source::XForwardedFor, ipv6_prefix: 64 }
+        Self {
+            trusted: Arc::new([]),
+            source: Source::XForwardedFor,
+            ipv6_prefix: 64,
+        }
     }
 
     /// The address that trusted proxies, by their networks, have written into X-Forwarded-For.
     ///
     /// # Errors
     /// If one is not a network.
-    pub fn behind<N: AsRef<str>>(proxies: impl IntoIterator<Item = N>) -> Result<Self, NotANetwork> {
-        let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { trusted, ..Self::peer() })
+    pub fn behind<N: AsRef<str>>(
+        proxies: impl IntoIterator<Item = N>,
+    ) -> Result<Self, NotANetwork> {
+        let trusted = proxies
+            .into_iter()
+            .map(|proxy| network(proxy.as_ref()))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            trusted,
+            ..Self::peer()
+        })
     }
 
     /// Reads Forwarded (RFC 7239) in place of X-Forwarded-For, which is not looked at then.
@@ -130,7 +142,9 @@ impl ClientAddress {
         let mut nearest = peer;
         for line in lines.iter().rev() {
             for entry in parts_from_the_right(line, b',').filter(|entry| !entry.is_empty()) {
-                let Some(address) = read(entry) else { return nearest };
+                let Some(address) = read(entry) else {
+                    return nearest;
+                };
                 nearest = address.plain();
                 if !self.is_trusted(nearest) {
                     return nearest;
@@ -141,14 +155,18 @@ impl ClientAddress {
     }
 
     fn is_trusted(&self, address: IpAddr) -> bool {
-        self.trusted.iter().any(|network| network.contains(&address))
+        self.trusted
+            .iter()
+            .any(|network| network.contains(&address))
     }
 
     fn cut(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(_) => address,
             IpAddr::V6(address) => {
-                let kept = u128::MAX.checked_shl(128 - u32::from(self.ipv6_prefix)).unwrap_or(0);
+                let kept = u128::MAX
+                    .checked_shl(128 - u32::from(self.ipv6_prefix))
+                    .unwrap_or(0);
                 IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & kept))
             }
         }
@@ -188,7 +206,9 @@ fn network(text: &str) -> Result<IpNet, NotANetwork> {
     }
     match net {
         IpNet::V6(v6) if v6.prefix_len() >= 96 => match v6.addr().to_ipv4_mapped() {
-            Some(v4) => Ipv4Net::new(v4, v6.prefix_len() - 96).map(IpNet::V4).map_err(|_| error()),
+            Some(v4) => Ipv4Net::new(v4, v6.prefix_len() - 96)
+                .map(IpNet::V4)
+                .map_err(|_| error()),
             None => Ok(net),
         },
         other => Ok(other),

@@ -22,7 +22,10 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// # Errors
     /// If it cannot be asked about.
     #[doc(hidden)] // For middleware, and its tests.
-    pub fn prepare<'a>(&self, request: &'a F::Request) -> Result<Option<Prepared<'a>>, RequestError> {
+    pub fn prepare<'a>(
+        &self,
+        request: &'a F::Request,
+    ) -> Result<Option<Prepared<'a>>, RequestError> {
         let settings = &self.0.settings;
         if settings.skips(request) {
             return Ok(None);
@@ -30,11 +33,20 @@ impl<F: Framework, S: Store> Limits<F, S> {
         let mut keys = SmallVec::new();
         for (_, key) in &settings.limits {
             let mut bytes = KeyBytes::new();
-            key.write(request, &mut bytes).map_err(|_| RequestError::NoPeer)?;
+            key.write(request, &mut bytes)
+                .map_err(|_| RequestError::NoPeer)?;
             keys.push(bytes);
         }
-        let (tier, tenant) = (text(&settings.tier, request), text(&settings.tenant, request));
-        Ok(Some(Prepared { keys, tier, tenant, cost: settings.cost(request)? }))
+        let (tier, tenant) = (
+            text(&settings.tier, request),
+            text(&settings.tenant, request),
+        );
+        Ok(Some(Prepared {
+            keys,
+            tier,
+            tenant,
+            cost: settings.cost(request)?,
+        }))
     }
 
     /// What the gate answers about a request, where it is in this process; else what is to be asked.
@@ -46,11 +58,17 @@ impl<F: Framework, S: Store> Limits<F, S> {
         let settings = &self.0.settings;
         match &settings.limits[..] {
             [(policy, key)] if !self.0.gate.store().is_remote() => {
-                let answer = if settings.skips(request) { None } else { self.ask_about_one(policy, key, request)? };
+                let answer = if settings.skips(request) {
+                    None
+                } else {
+                    self.ask_about_one(policy, key, request)?
+                };
                 Ok(answer.map_or(About::Nothing, About::Answered))
             }
             _ => {
-                let Some(prepared) = self.prepare(request)? else { return Ok(About::Nothing) };
+                let Some(prepared) = self.prepare(request)? else {
+                    return Ok(About::Nothing);
+                };
                 let answer = prepared.ask_at_once(self);
                 Ok(answer.map_or_else(|| About::ToAsk(prepared), About::Answered))
             }
@@ -66,8 +84,12 @@ impl<F: Framework, S: Store> Limits<F, S> {
     ) -> Result<Option<Answer<S>>, RequestError> {
         let settings = &self.0.settings;
         let mut bytes = KeyBytes::new();
-        key.write(request, &mut bytes).map_err(|_| RequestError::NoPeer)?;
-        let (tier, tenant) = (text(&settings.tier, request), text(&settings.tenant, request));
+        key.write(request, &mut bytes)
+            .map_err(|_| RequestError::NoPeer)?;
+        let (tier, tenant) = (
+            text(&settings.tier, request),
+            text(&settings.tenant, request),
+        );
         let subject = Subject {
             policy: policy.as_str(),
             key: &bytes,
@@ -83,18 +105,29 @@ impl<F: Framework, S: Store> Limits<F, S> {
             let answer = self.0.gate.admit_at_once(subjects)?;
             return Some(answer.map(|(verdict, receipt)| (verdict, Some(receipt))));
         }
-        Some(self.0.gate.decide_at_once(subjects)?.map(|verdict| (verdict, None)))
+        Some(
+            self.0
+                .gate
+                .decide_at_once(subjects)?
+                .map(|verdict| (verdict, None)),
+        )
     }
 
     /// Whether what a request takes may have to be given back once there is an answer.
     pub(crate) fn charges_by_outcome(&self) -> bool {
         let settings = &self.0.settings;
-        settings.count_when.is_some() || settings.settle_by.is_some() || settings.settling != SettlingKind::Not
+        settings.count_when.is_some()
+            || settings.settle_by.is_some()
+            || settings.settling != SettlingKind::Not
     }
 
     /// The policies that requests are held to, in their order.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
-        self.0.settings.limits.iter().map(|(policy, _)| policy.as_str())
+        self.0
+            .settings
+            .limits
+            .iter()
+            .map(|(policy, _)| policy.as_str())
     }
 
     /// Whether what a request takes may have to be given back at all.
@@ -126,7 +159,11 @@ impl<F: Framework, S: Store> Limits<F, S> {
     #[doc(hidden)] // For middleware.
     pub fn answered(&self, open: &mut Open<S>, reply: &F::Reply) {
         let settings = &self.0.settings;
-        if settings.count_when.as_ref().is_some_and(|counts| !counts(reply)) {
+        if settings
+            .count_when
+            .as_ref()
+            .is_some_and(|counts| !counts(reply))
+        {
             open.give_back();
         } else if let Some(cost) = settings.settle_by.as_ref().and_then(|settle| settle(reply)) {
             open.settle(cost);
@@ -150,7 +187,11 @@ impl<F: Framework, S: Store> Limits<F, S> {
     pub fn denial<'a>(&self, verdict: &'a Verdict, excess: Option<Duration>) -> Option<Denial<'a>> {
         match excess {
             Some(excess) => Denial::queued(verdict, excess, self.0.settings.has_jitter),
-            None => Denial::new(verdict, self.0.settings.statuses, self.0.settings.has_jitter),
+            None => Denial::new(
+                verdict,
+                self.0.settings.statuses,
+                self.0.settings.has_jitter,
+            ),
         }
     }
 
@@ -166,10 +207,19 @@ impl<F: Framework, S: Store> Limits<F, S> {
     #[must_use]
     pub fn fields(&self, verdict: &Verdict, excess: Option<Duration>) -> SmallVec<[Field; 2]> {
         let settings = &self.0.settings;
-        let mut fields = fields(verdict, settings.dialect, settings.tells_all, excess, &settings.policies);
+        let mut fields = fields(
+            verdict,
+            settings.dialect,
+            settings.tells_all,
+            excess,
+            &settings.policies,
+        );
         if settings.is_cors {
             let value = Bytes::from_static(settings.dialect.exposed().as_bytes());
-            fields.push(Field { name: "access-control-expose-headers", value });
+            fields.push(Field {
+                name: "access-control-expose-headers",
+                value,
+            });
         }
         fields
     }
@@ -187,7 +237,9 @@ impl<F: Framework> Settings<F> {
     }
 
     fn cost(&self, request: &F::Request) -> Result<Cost, CostError> {
-        self.cost.as_ref().map_or(Ok(Cost::ONE), |cost| cost(request))
+        self.cost
+            .as_ref()
+            .map_or(Ok(Cost::ONE), |cost| cost(request))
     }
 }
 

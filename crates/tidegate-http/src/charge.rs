@@ -41,15 +41,22 @@ impl Charge {
         let cost: Cost = cost.try_into().map_err(Into::into)?;
         let sum = |told: u64| {
             let told = if told == UNTOLD { 0 } else { told };
-            Some(told.saturating_add(cost.thousandths()).min(Cost::MAX.thousandths()))
+            Some(
+                told.saturating_add(cost.thousandths())
+                    .min(Cost::MAX.thousandths()),
+            )
         };
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         Ok(())
     }
 
     fn told(&self) -> Option<Cost> {
         let thousandths = self.0.load(Ordering::Relaxed);
-        Cost::from_thousandths(thousandths).ok().filter(|_| thousandths != UNTOLD)
+        Cost::from_thousandths(thousandths)
+            .ok()
+            .filter(|_| thousandths != UNTOLD)
     }
 }
 
@@ -81,7 +88,14 @@ pub struct Open<S: Store = MemoryStore> {
 impl<S: Store> Open<S> {
     /// What was taken by a request that waits for its answer.
     pub fn new(receipt: Receipt<S>, settling: Settling) -> Self {
-        Self { receipt: Some(receipt), settling, bytes: 0, is_answered: false, is_kept: false, is_waiting: false }
+        Self {
+            receipt: Some(receipt),
+            settling,
+            bytes: 0,
+            is_answered: false,
+            is_kept: false,
+            is_waiting: false,
+        }
     }
 
     /// Gives all back.
@@ -143,8 +157,11 @@ impl<S: Store> Open<S> {
             Settling::Not => None,
             Settling::Told(charge) => charge.told(),
             Settling::Bytes(per_unit) => {
-                let thousandths = (u128::from(self.bytes) * 1_000).div_ceil(u128::from((*per_unit).max(1)));
-                let thousandths = u64::try_from(thousandths).unwrap_or(u64::MAX).min(Cost::MAX.thousandths());
+                let thousandths =
+                    (u128::from(self.bytes) * 1_000).div_ceil(u128::from((*per_unit).max(1)));
+                let thousandths = u64::try_from(thousandths)
+                    .unwrap_or(u64::MAX)
+                    .min(Cost::MAX.thousandths());
                 Cost::from_thousandths(thousandths).ok()
             }
         }
@@ -153,13 +170,18 @@ impl<S: Store> Open<S> {
 
 impl<S: Store> std::fmt::Debug for Open<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Open").field("settling", &self.settling).field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("Open")
+            .field("settling", &self.settling)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
     }
 }
 
 impl<S: Store> Drop for Open<S> {
     fn drop(&mut self) {
-        let Some(receipt) = self.receipt.take().filter(|_| !self.is_waiting) else { return };
+        let Some(receipt) = self.receipt.take().filter(|_| !self.is_waiting) else {
+            return;
+        };
         match self.spent() {
             Some(spent) => receipt.settle(spent),
             // Of an answer that somebody got, nothing is given back that nobody has spoken of.

@@ -29,7 +29,10 @@ pub(crate) struct Statuses {
 
 impl Default for Statuses {
     fn default() -> Self {
-        Self { never: 429, blocked: 429 }
+        Self {
+            never: 429,
+            blocked: 429,
+        }
     }
 }
 
@@ -64,12 +67,24 @@ impl<'a> Denial<'a> {
     }
 
     pub(crate) fn new(verdict: &'a Verdict, statuses: Statuses, has_jitter: bool) -> Option<Self> {
-        Some(Self::made(verdict, verdict.denial()?, None, statuses, has_jitter))
+        Some(Self::made(
+            verdict,
+            verdict.denial()?,
+            None,
+            statuses,
+            has_jitter,
+        ))
     }
 
     /// Of a request that was admitted, but would have to wait by so much longer than it may.
     pub(crate) fn queued(verdict: &'a Verdict, excess: Duration, has_jitter: bool) -> Option<Self> {
-        Some(Self::made(verdict, verdict.longest_delayed()?, Some(excess), Statuses::default(), has_jitter))
+        Some(Self::made(
+            verdict,
+            verdict.longest_delayed()?,
+            Some(excess),
+            Statuses::default(),
+            has_jitter,
+        ))
     }
 
     fn made(
@@ -79,7 +94,13 @@ impl<'a> Denial<'a> {
         statuses: Statuses,
         has_jitter: bool,
     ) -> Self {
-        let mut denial = Self { verdict, ruling, excess, status: 429, jitter: 0 };
+        let mut denial = Self {
+            verdict,
+            ruling,
+            excess,
+            status: 429,
+            jitter: 0,
+        };
         denial.status = match denial.cause() {
             Cause::Unavailable => 503,
             Cause::Never => statuses.never,
@@ -123,8 +144,11 @@ impl<'a> Denial<'a> {
         if let Some(excess) = self.excess {
             return Some(retry_after_seconds(excess) + self.jitter);
         }
-        let knows =
-            self.verdict.denials().all(|ruling| ruling.decision().is_none_or(|decision| decision.has_figures()));
+        let knows = self.verdict.denials().all(|ruling| {
+            ruling
+                .decision()
+                .is_none_or(|decision| decision.has_figures())
+        });
         let wait = self.verdict.retry_after().filter(|_| knows)?;
         Some(retry_after_seconds(wait) + self.jitter)
     }
@@ -133,7 +157,9 @@ impl<'a> Denial<'a> {
         match self.ruling.effect() {
             Effect::Blocked => Cause::Blocked,
             Effect::Limited(decision) if !decision.has_figures() => Cause::Unavailable,
-            Effect::Limited(decision) if decision.outcome() == Outcome::NeverAllowed => Cause::Never,
+            Effect::Limited(decision) if decision.outcome() == Outcome::NeverAllowed => {
+                Cause::Never
+            }
             _ => Cause::Quota,
         }
     }
@@ -141,7 +167,10 @@ impl<'a> Denial<'a> {
     /// The names of the policies that deny.
     pub fn violated(&self) -> impl Iterator<Item = &'a str> {
         let queue = self.excess.map(|_| self.ruling);
-        self.verdict.denials().chain(queue).map(|ruling| ruling.label().name().as_str())
+        self.verdict
+            .denials()
+            .chain(queue)
+            .map(|ruling| ruling.label().name().as_str())
     }
 
     /// What is wrong, in a sentence for people.
@@ -152,7 +181,9 @@ impl<'a> Denial<'a> {
         match (self.cause(), self.retry_after()) {
             (Cause::Quota, Some(wait)) => format!("{name}: {limit}; try again in {wait} s"),
             (Cause::Quota, None) => format!("{name}: {limit}"),
-            (Cause::Never, _) => format!("{name}: {limit}; this request costs more than that will ever allow"),
+            (Cause::Never, _) => {
+                format!("{name}: {limit}; this request costs more than that will ever allow")
+            }
             (Cause::Blocked, _) => format!("{name}: this client is blocked"),
             (Cause::Unavailable, _) => format!("{name}: the limit cannot be checked at present"),
         }
@@ -160,19 +191,32 @@ impl<'a> Denial<'a> {
 
     /// The limit that denies, as its policy writes it.
     fn limit(&self) -> String {
-        let index = self.ruling.decision().map_or(0, |decision| decision.limit_index());
-        let limit = self.ruling.label().policy().and_then(|policy| policy.limits().get(index));
-        limit.and_then(|limit| Policy::try_from(*limit).ok()).map_or_else(String::new, |policy| policy.to_string())
+        let index = self
+            .ruling
+            .decision()
+            .map_or(0, |decision| decision.limit_index());
+        let limit = self
+            .ruling
+            .label()
+            .policy()
+            .and_then(|policy| policy.limits().get(index));
+        limit
+            .and_then(|limit| Policy::try_from(*limit).ok())
+            .map_or_else(String::new, |policy| policy.to_string())
     }
 
     /// The body: `application/problem+json`.
     #[must_use]
     pub fn problem(&self) -> String {
         let (kind, title) = match self.cause() {
-            Cause::Quota | Cause::Never => {
-                ("quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded")
-            }
-            Cause::Blocked => ("abnormal-usage-detected", "Request not satisfied due to detection of abnormal usage"),
+            Cause::Quota | Cause::Never => (
+                "quota-exceeded",
+                "Request cannot be satisfied as assigned quota has been exceeded",
+            ),
+            Cause::Blocked => (
+                "abnormal-usage-detected",
+                "Request not satisfied due to detection of abnormal usage",
+            ),
             Cause::Unavailable => (
                 "temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",

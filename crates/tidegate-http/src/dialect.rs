@@ -48,8 +48,12 @@ impl Dialect {
     pub(crate) const fn exposed(self) -> &'static str {
         match self {
             Self::Draft11 | Self::Draft07 => "RateLimit, RateLimit-Policy, Retry-After",
-            Self::Draft06 => "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy, Retry-After",
-            Self::Envoy | Self::Legacy(_) => "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After",
+            Self::Draft06 => {
+                "RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, RateLimit-Policy, Retry-After"
+            }
+            Self::Envoy | Self::Legacy(_) => {
+                "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, Retry-After"
+            }
             Self::Off => "Retry-After",
         }
     }

@@ -46,7 +46,11 @@ impl RequestError {
     #[must_use]
     pub fn problem(&self) -> String {
         let status = self.status();
-        let title = if status == 400 { "Bad Request" } else { "Internal Server Error" };
+        let title = if status == 400 {
+            "Bad Request"
+        } else {
+            "Internal Server Error"
+        };
         serde_json::json!({ "type": "about:blank", "title": title, "status": status, "detail": self.to_string() })
             .to_string()
     }

@@ -29,7 +29,9 @@ pub struct Written(ArcSwapOption<(Arc<Label>, Dialect, Bytes)>);
 impl Written {
     /// The limits of all policies that are enforced.
     fn policies(&self, verdict: &Verdict, dialect: Dialect) -> Bytes {
-        let [ruling] = verdict.rulings() else { return policies(verdict, dialect).into() };
+        let [ruling] = verdict.rulings() else {
+            return policies(verdict, dialect).into();
+        };
         // It may have been in shadow the last time, or be from now on.
         if !is_told(ruling) {
             return Bytes::new();
@@ -42,8 +44,16 @@ impl Written {
             return text.clone();
         }
         // Not to be shared out of a string that has room to spare.
-        let text = Bytes::from(policies(verdict, dialect).into_boxed_str().into_boxed_bytes());
-        self.0.store(Some(Arc::new((ruling.shared_label(), dialect, text.clone()))));
+        let text = Bytes::from(
+            policies(verdict, dialect)
+                .into_boxed_str()
+                .into_boxed_bytes(),
+        );
+        self.0.store(Some(Arc::new((
+            ruling.shared_label(),
+            dialect,
+            text.clone(),
+        ))));
         text
     }
 }
@@ -52,7 +62,13 @@ impl Written {
 /// exhaustion. Nothing is made up: of an answer that was given without the store they tell the limits only. Of a request that
 /// would have to wait too long in a queue, by so much, they tell that nothing is left until then.
 #[must_use]
-pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Duration>, written: &Written) -> Fields {
+pub fn fields(
+    verdict: &Verdict,
+    dialect: Dialect,
+    all: bool,
+    excess: Option<Duration>,
+    written: &Written,
+) -> Fields {
     let mut fields = Fields::new();
     if dialect == Dialect::Off {
         return fields;
@@ -62,7 +78,10 @@ pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Dur
         return fields;
     }
     let nearest = match excess {
-        Some(_) => verdict.longest_delayed().and_then(State::of).map(|state| State { excess, ..state }),
+        Some(_) => verdict
+            .longest_delayed()
+            .and_then(State::of)
+            .map(|state| State { excess, ..state }),
         None => verdict.nearest().and_then(State::of),
     };
     let mut add = |name, value: Bytes| fields.push(Field { name, value });
@@ -70,9 +89,12 @@ pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Dur
         Dialect::Draft11 => {
             add("ratelimit-policy", policies);
             let told: SmallVec<[State<'_>; 1]> = match nearest {
-                Some(_) if all && excess.is_none() => {
-                    verdict.rulings().iter().filter(|ruling| is_told(ruling)).filter_map(State::of).collect()
-                }
+                Some(_) if all && excess.is_none() => verdict
+                    .rulings()
+                    .iter()
+                    .filter(|ruling| is_told(ruling))
+                    .filter_map(State::of)
+                    .collect(),
                 Some(state) => [state].into_iter().collect(),
                 None => return fields,
             };
@@ -82,7 +104,10 @@ pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Dur
             add("ratelimit-policy", policies);
             if let Some(state) = nearest {
                 let (limit, left, reset) = state.figures();
-                add("ratelimit", format!("limit={limit}, remaining={left}, reset={reset}").into());
+                add(
+                    "ratelimit",
+                    format!("limit={limit}, remaining={left}, reset={reset}").into(),
+                );
             }
         }
         Dialect::Draft06 => {
@@ -104,7 +129,10 @@ pub fn fields(verdict: &Verdict, dialect: Dialect, all: bool, excess: Option<Dur
             }
             add("x-ratelimit-limit", limits.into());
             add("x-ratelimit-remaining", left.to_string().into());
-            add("x-ratelimit-reset", (reset + base(dialect)).to_string().into());
+            add(
+                "x-ratelimit-reset",
+                (reset + base(dialect)).to_string().into(),
+            );
         }
         Dialect::Off => {}
     }
@@ -148,7 +176,9 @@ fn is_told(ruling: &Ruling) -> bool {
 fn policies(verdict: &Verdict, dialect: Dialect) -> String {
     let mut text = String::with_capacity(32);
     for ruling in verdict.rulings().iter().filter(|ruling| is_told(ruling)) {
-        let Some(policy) = ruling.label().policy() else { continue };
+        let Some(policy) = ruling.label().policy() else {
+            continue;
+        };
         for (index, limit) in policy.limits().iter().enumerate() {
             if !text.is_empty() {
                 text.push_str(", ");
@@ -160,7 +190,13 @@ fn policies(verdict: &Verdict, dialect: Dialect) -> String {
     text
 }
 
-fn write_limit(text: &mut String, ruling: &Ruling, index: usize, limit: &Limit, dialect: Dialect) -> std::fmt::Result {
+fn write_limit(
+    text: &mut String,
+    ruling: &Ruling,
+    index: usize,
+    limit: &Limit,
+    dialect: Dialect,
+) -> std::fmt::Result {
     let capacity = limit.capacity();
     match dialect {
         Dialect::Draft11 => {
@@ -209,7 +245,9 @@ struct State<'a> {
 
 impl<'a> State<'a> {
     fn of(ruling: &'a Ruling) -> Option<Self> {
-        let decision = ruling.decision().filter(|decision| decision.degraded().is_none())?;
+        let decision = ruling
+            .decision()
+            .filter(|decision| decision.degraded().is_none())?;
         let limits = ruling.label().policy()?.limits();
         Some(Self {
             ruling,
@@ -252,20 +290,29 @@ impl<'a> State<'a> {
         if !self.limit.algorithm().is_bucket() {
             return Some(seconds(self.decision.reset_after()));
         }
-        let missing = self.limit.capacity().saturating_sub(self.decision.remaining());
-        let later =
-            u128::from(missing.saturating_sub(1)) * self.limit.period().as_nanos() / u128::from(self.limit.limit());
+        let missing = self
+            .limit
+            .capacity()
+            .saturating_sub(self.decision.remaining());
+        let later = u128::from(missing.saturating_sub(1)) * self.limit.period().as_nanos()
+            / u128::from(self.limit.limit());
         let wait = self.decision.reset_after().as_nanos().saturating_sub(later);
         u64::try_from(wait.div_ceil(1_000_000_000)).ok()
     }
 
     /// Limit, remaining and seconds until the reset, for dialects that want all three.
     fn figures(&self) -> (u64, u64, u64) {
-        let reset = self.more_after().unwrap_or_else(|| seconds(self.decision.reset_after()));
+        let reset = self
+            .more_after()
+            .unwrap_or_else(|| seconds(self.decision.reset_after()));
         (self.decision.limit(), self.remaining(), reset)
     }
 
     fn remaining(&self) -> u64 {
-        if self.excess.is_some() { 0 } else { self.decision.remaining() }
+        if self.excess.is_some() {
+            0
+        } else {
+            self.decision.remaining()
+        }
     }
 }

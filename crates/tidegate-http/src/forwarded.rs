@@ -22,7 +22,11 @@ fn last_separator(text: &[u8], separator: u8) -> Option<usize> {
     (0..text.len()).rev().find(|at| {
         let byte = text[*at];
         if byte == b'"' {
-            let escapes = text[..*at].iter().rev().take_while(|byte| **byte == b'\\').count();
+            let escapes = text[..*at]
+                .iter()
+                .rev()
+                .take_while(|byte| **byte == b'\\')
+                .count();
             is_quoted ^= escapes % 2 == 0;
         }
         byte == separator && !is_quoted
@@ -32,11 +36,17 @@ fn last_separator(text: &[u8], separator: u8) -> Option<usize> {
 /// The address of an entry of X-Forwarded-For: with or without a port, brackets around an IPv6 one or not.
 pub(crate) fn address(entry: &[u8]) -> Option<IpAddr> {
     let entry = std::str::from_utf8(entry).ok()?;
-    let entry = entry.strip_prefix('"').and_then(|entry| entry.strip_suffix('"')).unwrap_or(entry);
+    let entry = entry
+        .strip_prefix('"')
+        .and_then(|entry| entry.strip_suffix('"'))
+        .unwrap_or(entry);
     if let Ok(address) = entry.parse::<IpAddr>() {
         return Some(address);
     }
-    if let Some(address) = entry.strip_prefix('[').and_then(|entry| entry.strip_suffix(']')) {
+    if let Some(address) = entry
+        .strip_prefix('[')
+        .and_then(|entry| entry.strip_suffix(']'))
+    {
         return address.parse().ok().map(IpAddr::V6);
     }
     entry.parse::<SocketAddr>().ok().map(|address| address.ip())
@@ -46,7 +56,9 @@ pub(crate) fn address(entry: &[u8]) -> Option<IpAddr> {
 pub(crate) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in parts_from_the_right(element, b';') {
-        let Some(sign) = pair.iter().position(|byte| *byte == b'=') else { continue };
+        let Some(sign) = pair.iter().position(|byte| *byte == b'=') else {
+            continue;
+        };
         let (name, value) = pair.split_at(sign);
         if name.trim_ascii().eq_ignore_ascii_case(b"for") {
             // An element that names two addresses is invalid.

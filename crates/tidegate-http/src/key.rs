@@ -99,7 +99,9 @@ pub fn path<F: Framework>(template: &str, parameter: &str) -> Key<F> {
 }
 
 /// Whatever a closure makes of the request. Requests that it makes nothing of share one key.
-pub fn from_fn<F: Framework>(key: impl Fn(&F::Request) -> Option<String> + Send + Sync + 'static) -> Key<F> {
+pub fn from_fn<F: Framework>(
+    key: impl Fn(&F::Request) -> Option<String> + Send + Sync + 'static,
+) -> Key<F> {
     Key(Kind::Closure(Arc::new(key)))
 }
 
@@ -113,7 +115,11 @@ pub fn of_header(name: &str, value: &str) -> String {
 #[must_use]
 pub fn of_api_key(header: &str, secret: &str) -> String {
     let digest = blake3::hash(without_scheme(secret.as_bytes())).to_hex();
-    format!("key:{}:{}", header_name(header), digest.get(..48).unwrap_or_default())
+    format!(
+        "key:{}:{}",
+        header_name(header),
+        digest.get(..48).unwrap_or_default()
+    )
 }
 
 /// A key of [`path`] as it is stored: for exceptions, and to ask a gate by hand.
@@ -152,27 +158,40 @@ impl<F: Framework> Key<F> {
     pub(crate) fn write(&self, request: &F::Request, key: &mut KeyBytes) -> Result<Has, NoPeer> {
         match &self.0 {
             Kind::Everybody => Ok(add_if_any(key, Some(b"everybody"))),
-            Kind::Address(address) => write_address(address, address.of::<F>(request).ok_or(NoPeer)?, key),
+            Kind::Address(address) => {
+                write_address(address, address.of::<F>(request).ok_or(NoPeer)?, key)
+            }
             Kind::Header(name) => {
                 named(key, "header:", name);
                 Ok(add_if_any(key, header_value::<F>(request, name)))
             }
             Kind::Secret(name) => {
                 let secret = header_value::<F>(request, name).map(without_scheme);
-                let digest = secret.filter(|secret| !secret.is_empty()).map(|secret| blake3::hash(secret).to_hex());
+                let digest = secret
+                    .filter(|secret| !secret.is_empty())
+                    .map(|secret| blake3::hash(secret).to_hex());
                 named(key, "key:", name);
                 // 192 bits of it: nobody finds another key with the same.
-                Ok(add_if_any(key, digest.as_ref().and_then(|digest| digest.as_bytes().get(..48))))
+                Ok(add_if_any(
+                    key,
+                    digest
+                        .as_ref()
+                        .and_then(|digest| digest.as_bytes().get(..48)),
+                ))
             }
             Kind::Path(template) => {
                 let value = template.find(F::path(request));
-                let value: Option<SmallVec<[u8; 64]>> = value.map(|value| percent_decode_str(value).collect());
+                let value: Option<SmallVec<[u8; 64]>> =
+                    value.map(|value| percent_decode_str(value).collect());
                 named(key, "path:", &template.source);
                 Ok(add_if_any(key, value.as_deref()))
             }
             Kind::Closure(closure) => {
                 let value = closure(request).filter(|value| !value.is_empty());
-                if value.as_ref().is_none_or(|value| is_like_another_kind(value)) {
+                if value
+                    .as_ref()
+                    .is_none_or(|value| is_like_another_kind(value))
+                {
                     key.extend_from_slice(b"fn:");
                 }
                 Ok(add_if_any(key, value.as_ref().map(String::as_bytes)))
@@ -194,7 +213,11 @@ impl<F: Framework> Key<F> {
                 let _ = write!(Text(key), "{}:", one.len());
                 key.extend_from_slice(&one);
                 let has_second = second.write(request, key)?;
-                Ok(if has_first == Has::Key { Has::Key } else { has_second })
+                Ok(if has_first == Has::Key {
+                    Has::Key
+                } else {
+                    has_second
+                })
             }
         }
     }
@@ -222,7 +245,11 @@ impl<F: Framework> std::fmt::Debug for Key<F> {
     }
 }
 
-fn write_address(known_by: &ClientAddress, address: IpAddr, key: &mut KeyBytes) -> Result<Has, NoPeer> {
+fn write_address(
+    known_by: &ClientAddress,
+    address: IpAddr,
+    key: &mut KeyBytes,
+) -> Result<Has, NoPeer> {
     key.extend_from_slice(b"ip:");
     // Writing into memory does not fail.
     let _ = match (address, known_by.bits(address)) {
@@ -284,7 +311,9 @@ fn is_like_another_kind(value: &str) -> bool {
     let is_pair = digits.len() < value.len() && digits.starts_with(':');
     is_pair
         || value == "everybody"
-        || ["ip:", "header:", "key:", "path:", "fn:"].iter().any(|kind| value.starts_with(kind))
+        || ["ip:", "header:", "key:", "path:", "fn:"]
+            .iter()
+            .any(|kind| value.starts_with(kind))
 }
 
 /// The value of a header that is there once.
@@ -316,26 +345,45 @@ struct Template {
 impl Template {
     fn new(template: &str, parameter: &str) -> Option<Self> {
         let segments: Vec<&str> = template.trim_matches('/').split('/').collect();
-        let is_parameter =
-            |segment: &&str| segment.strip_prefix('{').and_then(|name| name.strip_suffix('}')) == Some(parameter);
+        let is_parameter = |segment: &&str| {
+            segment
+                .strip_prefix('{')
+                .and_then(|name| name.strip_suffix('}'))
+                == Some(parameter)
+        };
         let at = segments.iter().position(is_parameter)?;
         let read = |segments: &[&str]| {
-            segments.iter().map(|segment| (!segment.starts_with('{')).then(|| Box::from(*segment))).collect()
+            segments
+                .iter()
+                .map(|segment| (!segment.starts_with('{')).then(|| Box::from(*segment)))
+                .collect()
         };
         let source = path_source(template, parameter);
-        Some(Self { source, before: read(segments.get(..at)?), after: read(segments.get(at + 1..)?) })
+        Some(Self {
+            source,
+            before: read(segments.get(..at)?),
+            after: read(segments.get(at + 1..)?),
+        })
     }
 
     fn find<'a>(&self, path: &'a str) -> Option<&'a str> {
         let mut segments = path.strip_prefix('/')?.split('/');
         let fits = |wanted: &Option<Box<str>>, segment: Option<&str>| {
-            segment.is_some_and(|segment| wanted.as_deref().is_none_or(|wanted| same(wanted, segment)))
+            segment
+                .is_some_and(|segment| wanted.as_deref().is_none_or(|wanted| same(wanted, segment)))
         };
-        if !self.before.iter().all(|wanted| fits(wanted, segments.next())) {
+        if !self
+            .before
+            .iter()
+            .all(|wanted| fits(wanted, segments.next()))
+        {
             return None;
         }
         let value = segments.next()?;
-        self.after.iter().all(|wanted| fits(wanted, segments.next())).then_some(value)
+        self.after
+            .iter()
+            .all(|wanted| fits(wanted, segments.next()))
+            .then_some(value)
     }
 }
 

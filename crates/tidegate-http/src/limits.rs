@@ -62,8 +62,12 @@ impl<F: Framework> Limits<F, MemoryStore> {
     /// One policy, in memory, by one key. In header fields it is named `default`.
     #[allow(clippy::expect_used)] // The name is one, and is there.
     pub fn memory(policy: Policy, key: impl Into<Key<F>>) -> Self {
-        let book = Book::new().with("default", Rules::new(policy)).expect("a name");
-        Self::new(Gate::memory(book)).limit("default", key).expect("a policy that is there")
+        let book = Book::new()
+            .with("default", Rules::new(policy))
+            .expect("a name");
+        Self::new(Gate::memory(book))
+            .limit("default", key)
+            .expect("a policy that is there")
     }
 }
 
@@ -115,11 +119,18 @@ impl<F: Framework, S: Store> Limits<F, S> {
     where
         C: TryInto<Cost, Error: Into<CostError>>,
     {
-        self.set(|settings| settings.cost = Some(Arc::new(move |request| cost(request).try_into().map_err(Into::into))))
+        self.set(|settings| {
+            settings.cost = Some(Arc::new(move |request| {
+                cost(request).try_into().map_err(Into::into)
+            }))
+        })
     }
 
     /// Of which tier a request is. Let somebody trusted say so: a client that can choose its tier will.
-    pub fn tier(self, tier: impl for<'a> Fn(&'a F::Request) -> Option<Cow<'a, str>> + Send + Sync + 'static) -> Self {
+    pub fn tier(
+        self,
+        tier: impl for<'a> Fn(&'a F::Request) -> Option<Cow<'a, str>> + Send + Sync + 'static,
+    ) -> Self {
         self.set(|settings| settings.tier = Some(Arc::new(tier)))
     }
 
@@ -168,7 +179,10 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// # Panics
     /// If it is not one of an error, 400 to 599: a mistake in the program, found when it starts.
     pub fn never_status(self, status: u16) -> Self {
-        assert!((400..600).contains(&status), "{status} is not the status of an error");
+        assert!(
+            (400..600).contains(&status),
+            "{status} is not the status of an error"
+        );
         self.set(|settings| settings.statuses.never = status)
     }
 
@@ -177,12 +191,18 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// # Panics
     /// If it is not one of an error, 400 to 599: a mistake in the program, found when it starts.
     pub fn blocked_status(self, status: u16) -> Self {
-        assert!((400..600).contains(&status), "{status} is not the status of an error");
+        assert!(
+            (400..600).contains(&status),
+            "{status} is not the status of an error"
+        );
         self.set(|settings| settings.statuses.blocked = status)
     }
 
     /// What is answered in the place of 429 and problem+json. The header fields are added to it.
-    pub fn on_denied(self, refuse: impl Fn(&Denial<'_>) -> F::Refusal + Send + Sync + 'static) -> Self {
+    pub fn on_denied(
+        self,
+        refuse: impl Fn(&Denial<'_>) -> F::Refusal + Send + Sync + 'static,
+    ) -> Self {
         self.set(|settings| settings.refuse = Some(Arc::new(refuse)))
     }
 
@@ -209,7 +229,10 @@ impl<F: Framework, S: Store> Limits<F, S> {
 
     /// Settles by the head of the answer: what the closure answers is what the request costs in the end, and `None` that
     /// what was taken was right.
-    pub fn settle_by(self, settle: impl Fn(&F::Reply) -> Option<Cost> + Send + Sync + 'static) -> Self {
+    pub fn settle_by(
+        self,
+        settle: impl Fn(&F::Reply) -> Option<Cost> + Send + Sync + 'static,
+    ) -> Self {
         self.set(|settings| settings.settle_by = Some(Arc::new(settle)))
     }
 
@@ -250,7 +273,10 @@ impl<F: Framework> Clone for Settings<F> {
 
 impl<F: Framework, S: Store> Clone for Shared<F, S> {
     fn clone(&self) -> Self {
-        Self { gate: self.gate.clone(), settings: self.settings.clone() }
+        Self {
+            gate: self.gate.clone(),
+            settings: self.settings.clone(),
+        }
     }
 }
 
@@ -262,7 +288,13 @@ impl<F: Framework, S: Store> Clone for Limits<F, S> {
 
 impl<F: Framework, S: Store> std::fmt::Debug for Limits<F, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let limits: Vec<_> = self.0.settings.limits.iter().map(|(name, key)| (name, key)).collect();
+        let limits: Vec<_> = self
+            .0
+            .settings
+            .limits
+            .iter()
+            .map(|(name, key)| (name, key))
+            .collect();
         f.debug_struct("Limits")
             .field("limits", &limits)
             .field("dialect", &self.0.settings.dialect)

@@ -46,7 +46,12 @@ impl<F: Framework, S: Store> Limits<F, S> {
             // What those in shadow took stays taken.
             return Next::Deny(verdict, None);
         }
-        let Some(receipt) = receipt else { return Next::Go(Admitted { verdict, open: None }) };
+        let Some(receipt) = receipt else {
+            return Next::Go(Admitted {
+                verdict,
+                open: None,
+            });
+        };
         match self.delay(&verdict) {
             Err(excess) => {
                 receipt.turn_away();
@@ -55,8 +60,15 @@ impl<F: Framework, S: Store> Limits<F, S> {
             Ok(delay) => {
                 let mut open = Open::new(receipt, self.settling());
                 open.set_waiting(!delay.is_zero());
-                let admitted = Admitted { verdict, open: Some(Box::new(open)) };
-                if delay.is_zero() { Next::Go(self.going(admitted)) } else { Next::Wait(delay, admitted) }
+                let admitted = Admitted {
+                    verdict,
+                    open: Some(Box::new(open)),
+                };
+                if delay.is_zero() {
+                    Next::Go(self.going(admitted))
+                } else {
+                    Next::Wait(delay, admitted)
+                }
             }
         }
     }

@@ -39,10 +39,18 @@ impl Prepared<'_> {
     #[must_use]
     pub fn into_owned(self) -> Prepared<'static> {
         let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
-        Prepared { keys: self.keys, tier: owned(self.tier), tenant: owned(self.tenant), cost: self.cost }
+        Prepared {
+            keys: self.keys,
+            tier: owned(self.tier),
+            tenant: owned(self.tenant),
+            cost: self.cost,
+        }
     }
 
-    fn subjects<'a, F: Framework, S: Store>(&'a self, limits: &'a Limits<F, S>) -> SmallVec<[Subject<'a>; 1]> {
+    fn subjects<'a, F: Framework, S: Store>(
+        &'a self,
+        limits: &'a Limits<F, S>,
+    ) -> SmallVec<[Subject<'a>; 1]> {
         let subject = |(policy, key): (&'a str, &'a KeyBytes)| Subject {
             policy,
             key,
@@ -66,8 +74,16 @@ impl Prepared<'_> {
     pub async fn ask<F: Framework, S: Store>(&self, limits: &Limits<F, S>) -> Answer<S> {
         let subjects = self.subjects(limits);
         if limits.wants_receipt() {
-            return limits.gate().admit(&subjects).await.map(|(verdict, receipt)| (verdict, Some(receipt)));
+            return limits
+                .gate()
+                .admit(&subjects)
+                .await
+                .map(|(verdict, receipt)| (verdict, Some(receipt)));
         }
-        limits.gate().decide(&subjects).await.map(|verdict| (verdict, None))
+        limits
+            .gate()
+            .decide(&subjects)
+            .await
+            .map(|verdict| (verdict, None))
     }
 }

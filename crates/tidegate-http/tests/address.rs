@@ -9,7 +9,11 @@ use tidegate_http::ClientAddress;
 /// Proxies are trusted in 10.0.0.0/8, 192.0.2.53 and fd00::/8.
 fn known_as(how: &ClientAddress, header: &'static str, peer: &str, lines: &[&[u8]]) -> String {
     let headers = lines.iter().map(|line| (header, line.to_vec())).collect();
-    let head = Head { headers, peer: Some(peer.parse().unwrap()), ..Head::default() };
+    let head = Head {
+        headers,
+        peer: Some(peer.parse().unwrap()),
+        ..Head::default()
+    };
     how.of::<Plain>(&head).unwrap().to_string()
 }
 
@@ -21,8 +25,15 @@ type Case<'a> = (&'a str, &'a [&'a [u8]], &'a str);
 
 fn check(how: &ClientAddress, header: &'static str, cases: &[Case<'_>]) {
     for (peer, lines, expected) in cases {
-        let shown: Vec<_> = lines.iter().map(|line| String::from_utf8_lossy(line)).collect();
-        assert_eq!(known_as(how, header, peer, lines), *expected, "{header} {shown:?} from {peer}");
+        let shown: Vec<_> = lines
+            .iter()
+            .map(|line| String::from_utf8_lossy(line))
+            .collect();
+        assert_eq!(
+            known_as(how, header, peer, lines),
+            *expected,
+            "{header} {shown:?} from {peer}"
+        );
     }
 }
 
@@ -41,23 +52,39 @@ fn x_forwarded_for() {
         ("10.0.0.1", &[b"203.0.113.7"], "203.0.113.7"),
         ("192.0.2.53", &[b"203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"203.0.113.7, 10.1.1.1"], "203.0.113.7"),
-        ("10.0.0.1", &[b"203.0.113.7, 10.1.1.1, 192.0.2.53, 10.9.9.9"], "203.0.113.7"),
+        (
+            "10.0.0.1",
+            &[b"203.0.113.7, 10.1.1.1, 192.0.2.53, 10.9.9.9"],
+            "203.0.113.7",
+        ),
         ("10.0.0.1", &[b" 203.0.113.7 ,\t10.1.1.1 "], "203.0.113.7"),
         ("10.0.0.1", &[b"203.0.113.7,10.1.1.1"], "203.0.113.7"),
         // Spoofed: whatever stands to the left of it.
         ("10.0.0.1", &[b"1.1.1.1, 203.0.113.7"], "203.0.113.7"),
-        ("10.0.0.1", &[b"1.1.1.1, 2.2.2.2, 203.0.113.7, 10.1.1.1"], "203.0.113.7"),
+        (
+            "10.0.0.1",
+            &[b"1.1.1.1, 2.2.2.2, 203.0.113.7, 10.1.1.1"],
+            "203.0.113.7",
+        ),
         ("10.0.0.1", &[b"10.0.0.2, 203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"127.0.0.1, 203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"unknown, 203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"\", 203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"\"1.1.1.1, 203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b",,,, 203.0.113.7"], "203.0.113.7"),
-        ("10.0.0.1", &[b"'; DROP TABLE users; --, 203.0.113.7"], "203.0.113.7"),
+        (
+            "10.0.0.1",
+            &[b"'; DROP TABLE users; --, 203.0.113.7"],
+            "203.0.113.7",
+        ),
         // Two lines are one list; who adds one of its own adds it to the left.
         ("10.0.0.1", &[b"1.1.1.1", b"203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"203.0.113.7", b"10.1.1.1"], "203.0.113.7"),
-        ("10.0.0.1", &[b"1.1.1.1, 2.2.2.2", b"203.0.113.7, 10.1.1.1"], "203.0.113.7"),
+        (
+            "10.0.0.1",
+            &[b"1.1.1.1, 2.2.2.2", b"203.0.113.7, 10.1.1.1"],
+            "203.0.113.7",
+        ),
         ("10.0.0.1", &[b"\"", b"203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"\xff\xfe", b"203.0.113.7"], "203.0.113.7"),
         // Nobody else was there: the proxies themselves.
@@ -86,11 +113,19 @@ fn x_forwarded_for() {
         ("10.0.0.1", &[b"203.0.113.7:"], "10.0.0.1"),
         ("10.0.0.1", &[b"[2001:db8:1:2::7]:4711"], "2001:db8:1:2::"),
         ("10.0.0.1", &[b"[2001:db8:1:2::7]"], "2001:db8:1:2::"),
-        ("10.0.0.1", &[b"\"[2001:db8:1:2::7]:4711\""], "2001:db8:1:2::"),
+        (
+            "10.0.0.1",
+            &[b"\"[2001:db8:1:2::7]:4711\""],
+            "2001:db8:1:2::",
+        ),
         ("10.0.0.1", &[b"[203.0.113.7]"], "10.0.0.1"),
         // IPv6: by /64, however it is written.
         ("10.0.0.1", &[b"2001:db8:1:2:3:4:5:6"], "2001:db8:1:2::"),
-        ("10.0.0.1", &[b"2001:0db8:0001:0002:ffff:ffff:ffff:ffff"], "2001:db8:1:2::"),
+        (
+            "10.0.0.1",
+            &[b"2001:0db8:0001:0002:ffff:ffff:ffff:ffff"],
+            "2001:db8:1:2::",
+        ),
         ("10.0.0.1", &[b"2001:DB8:1:2::1"], "2001:db8:1:2::"),
         ("10.0.0.1", &[b"2001:db8:1:2:3:4:1.2.3.4"], "2001:db8:1:2::"),
         ("10.0.0.1", &[b"2001:db8:1:3::1"], "2001:db8:1:3::"),
@@ -98,22 +133,38 @@ fn x_forwarded_for() {
         ("10.0.0.1", &[b"2001:db8::1::2"], "10.0.0.1"),
         ("10.0.0.1", &[b"::1"], "::"),
         ("fd00::1", &[b"203.0.113.7"], "203.0.113.7"),
-        ("fd12:3456::1", &[b"2001:db8:1:2::7, fd00::2"], "2001:db8:1:2::"),
+        (
+            "fd12:3456::1",
+            &[b"2001:db8:1:2::7, fd00::2"],
+            "2001:db8:1:2::",
+        ),
         // IPv4 that is written as IPv6 is IPv4: not all of it one network.
         ("::ffff:203.0.113.9", &[b"1.1.1.1"], "203.0.113.9"),
         ("::ffff:10.0.0.1", &[b"203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"::ffff:203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"::ffff:cb00:7107"], "203.0.113.7"),
         ("10.0.0.1", &[b"0:0:0:0:0:ffff:cb00:7107"], "203.0.113.7"),
-        ("10.0.0.1", &[b"203.0.113.7, ::ffff:10.1.1.1"], "203.0.113.7"),
+        (
+            "10.0.0.1",
+            &[b"203.0.113.7, ::ffff:10.1.1.1"],
+            "203.0.113.7",
+        ),
         ("10.0.0.1", &[b"64:ff9b::203.0.113.7"], "203.0.113.7"),
         ("64:ff9b::cb00:7109", &[], "203.0.113.9"),
     ];
     assert!(cases.len() >= 60, "{}", cases.len());
     check(&behind(), "x-forwarded-for", cases);
     // Only the header that was said to be read is.
-    check(&behind(), "forwarded", &[("10.0.0.1", &[b"for=203.0.113.7"], "10.0.0.1")]);
-    check(&behind(), "x-real-ip", &[("10.0.0.1", &[b"203.0.113.7"], "10.0.0.1")]);
+    check(
+        &behind(),
+        "forwarded",
+        &[("10.0.0.1", &[b"for=203.0.113.7"], "10.0.0.1")],
+    );
+    check(
+        &behind(),
+        "x-real-ip",
+        &[("10.0.0.1", &[b"203.0.113.7"], "10.0.0.1")],
+    );
 }
 
 #[test]
@@ -121,16 +172,48 @@ fn forwarded() {
     let cases: &[Case<'_>] = &[
         ("203.0.113.9", &[b"for=1.1.1.1"], "203.0.113.9"),
         ("10.0.0.1", &[b"for=203.0.113.7"], "203.0.113.7"),
-        ("10.0.0.1", &[b"For=203.0.113.7;proto=https;by=10.0.0.1"], "203.0.113.7"),
-        ("10.0.0.1", &[b"proto=https; FOR=\"203.0.113.7:4711\""], "203.0.113.7"),
-        ("10.0.0.1", &[b"for=\"[2001:db8:1:2::7]:4711\""], "2001:db8:1:2::"),
-        ("10.0.0.1", &[b"for=1.1.1.1, for=203.0.113.7, for=10.1.1.1"], "203.0.113.7"),
-        ("10.0.0.1", &[b"for=1.1.1.1", b"for=203.0.113.7"], "203.0.113.7"),
+        (
+            "10.0.0.1",
+            &[b"For=203.0.113.7;proto=https;by=10.0.0.1"],
+            "203.0.113.7",
+        ),
+        (
+            "10.0.0.1",
+            &[b"proto=https; FOR=\"203.0.113.7:4711\""],
+            "203.0.113.7",
+        ),
+        (
+            "10.0.0.1",
+            &[b"for=\"[2001:db8:1:2::7]:4711\""],
+            "2001:db8:1:2::",
+        ),
+        (
+            "10.0.0.1",
+            &[b"for=1.1.1.1, for=203.0.113.7, for=10.1.1.1"],
+            "203.0.113.7",
+        ),
+        (
+            "10.0.0.1",
+            &[b"for=1.1.1.1", b"for=203.0.113.7"],
+            "203.0.113.7",
+        ),
         // An open quote swallows nothing to its right.
-        ("10.0.0.1", &[b"for=\"1.1.1.1, for=203.0.113.7"], "203.0.113.7"),
-        ("10.0.0.1", &[b"for=1.1.1.1;by=\"x, for=203.0.113.7"], "203.0.113.7"),
+        (
+            "10.0.0.1",
+            &[b"for=\"1.1.1.1, for=203.0.113.7"],
+            "203.0.113.7",
+        ),
+        (
+            "10.0.0.1",
+            &[b"for=1.1.1.1;by=\"x, for=203.0.113.7"],
+            "203.0.113.7",
+        ),
         // A comma within quotes parts nothing.
-        ("10.0.0.1", &[b"for=203.0.113.7;by=\"a, for=1.1.1.1\""], "203.0.113.7"),
+        (
+            "10.0.0.1",
+            &[b"for=203.0.113.7;by=\"a, for=1.1.1.1\""],
+            "203.0.113.7",
+        ),
         // Hidden, unknown, twice or none: the last proxy.
         ("10.0.0.1", &[b"for=unknown"], "10.0.0.1"),
         ("10.0.0.1", &[b"for=_hidden"], "10.0.0.1"),
@@ -139,21 +222,45 @@ fn forwarded() {
         ("10.0.0.1", &[b"203.0.113.7"], "10.0.0.1"),
     ];
     check(&behind().forwarded(), "forwarded", cases);
-    check(&behind().forwarded(), "x-forwarded-for", &[("10.0.0.1", &[b"203.0.113.7"], "10.0.0.1")]);
+    check(
+        &behind().forwarded(),
+        "x-forwarded-for",
+        &[("10.0.0.1", &[b"203.0.113.7"], "10.0.0.1")],
+    );
 }
 
 /// Whatever a client writes, the address is the one that the proxy wrote for it.
 #[test]
 fn a6_a_client_cannot_pose_as_the_trusted_proxy() {
     let mut random = fastrand::Rng::with_seed(6);
-    let bad: [&[u8]; 9] =
-        [b"\xff", b"\"", b"\\\"", b";", b",", b"\xc3\x28, 10.0.0.1", b"for=10.0.0.1", b"\"; for=10.0.0.1", b"\0\x80"];
+    let bad: [&[u8]; 9] = [
+        b"\xff",
+        b"\"",
+        b"\\\"",
+        b";",
+        b",",
+        b"\xc3\x28, 10.0.0.1",
+        b"for=10.0.0.1",
+        b"\"; for=10.0.0.1",
+        b"\0\x80",
+    ];
     for _ in 0..20_000 {
-        let chosen: Vec<u8> = (0..random.usize(0..6)).flat_map(|_| *random.choice(&bad).unwrap()).copied().collect();
+        let chosen: Vec<u8> = (0..random.usize(0..6))
+            .flat_map(|_| *random.choice(&bad).unwrap())
+            .copied()
+            .collect();
         let line = [&chosen[..], b", 203.0.113.7"].concat();
-        check(&behind(), "x-forwarded-for", &[("10.0.0.1", &[&line], "203.0.113.7")]);
+        check(
+            &behind(),
+            "x-forwarded-for",
+            &[("10.0.0.1", &[&line], "203.0.113.7")],
+        );
         let line = [&chosen[..], b", for=203.0.113.7"].concat();
-        check(&behind().forwarded(), "forwarded", &[("10.0.0.1", &[&line], "203.0.113.7")]);
+        check(
+            &behind().forwarded(),
+            "forwarded",
+            &[("10.0.0.1", &[&line], "203.0.113.7")],
+        );
         // The proxy quotes and escapes the Host that the client sent.
         let host: Vec<u8> = chosen
             .iter()
@@ -163,9 +270,17 @@ fn a6_a_client_cannot_pose_as_the_trusted_proxy() {
             })
             .collect();
         let line = [b"for=203.0.113.7;host=\"", &host[..], b"\";proto=https"].concat();
-        check(&behind().forwarded(), "forwarded", &[("10.0.0.1", &[&line], "203.0.113.7")]);
+        check(
+            &behind().forwarded(),
+            "forwarded",
+            &[("10.0.0.1", &[&line], "203.0.113.7")],
+        );
         let line = [b"host=\"", &host[..], b"\";for=203.0.113.7"].concat();
-        check(&behind().forwarded(), "forwarded", &[("10.0.0.1", &[&line], "203.0.113.7")]);
+        check(
+            &behind().forwarded(),
+            "forwarded",
+            &[("10.0.0.1", &[&line], "203.0.113.7")],
+        );
     }
 }
 
@@ -185,15 +300,37 @@ fn a_header_of_one_address() {
 
 #[test]
 fn prefixes_and_networks() {
-    let wide = |bits| known_as(&ClientAddress::peer().ipv6_prefix(bits), "", "2001:db8:1234:5678:9abc::1", &[]);
+    let wide = |bits| {
+        known_as(
+            &ClientAddress::peer().ipv6_prefix(bits),
+            "",
+            "2001:db8:1234:5678:9abc::1",
+            &[],
+        )
+    };
     assert_eq!([128, 200].map(wide), ["2001:db8:1234:5678:9abc::1"; 2]);
-    assert_eq!([56, 48, 0].map(wide), ["2001:db8:1234:5600::", "2001:db8:1234::", "::"]);
+    assert_eq!(
+        [56, 48, 0].map(wide),
+        ["2001:db8:1234:5600::", "2001:db8:1234::", "::"]
+    );
     // A proxy that is written as IPv6.
     let mapped = ClientAddress::behind(["::ffff:10.0.0.0/104"]).unwrap();
-    assert_eq!(known_as(&mapped, "x-forwarded-for", "10.0.0.1", &[b"203.0.113.7"]), "203.0.113.7");
-    for bad in
-        ["", "10.0.0.1/8", "10.0.0.0/33", "10.0.0", "localhost", "10.0.0.0/8 ,", "fd00::1/8", "*", "0.0.0.0/0", "::/0"]
-    {
+    assert_eq!(
+        known_as(&mapped, "x-forwarded-for", "10.0.0.1", &[b"203.0.113.7"]),
+        "203.0.113.7"
+    );
+    for bad in [
+        "",
+        "10.0.0.1/8",
+        "10.0.0.0/33",
+        "10.0.0",
+        "localhost",
+        "10.0.0.0/8 ,",
+        "fd00::1/8",
+        "*",
+        "0.0.0.0/0",
+        "::/0",
+    ] {
         let error = ClientAddress::behind([bad]).unwrap_err().to_string();
         assert!(error.contains("expected"), "{error}");
     }
@@ -201,6 +338,10 @@ fn prefixes_and_networks() {
 
 #[test]
 fn nobody_knows_the_peer() {
-    let head = Head { peer: None, headers: vec![("x-forwarded-for", b"1.1.1.1".to_vec())], ..Head::default() };
+    let head = Head {
+        peer: None,
+        headers: vec![("x-forwarded-for", b"1.1.1.1".to_vec())],
+        ..Head::default()
+    };
     assert_eq!(behind().of::<Plain>(&head), None);
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::{Head, Plain};
 use sfv::{BareItem, Item, List, ListEntry, Parser};
 use tidegate_core::{
-    Book, Exception, FailurePolicy, Gate, ManualClock, MemoryStore, Policy, Rules, Subject, Timestamp, Verdict,
+    Book, Exception, FailurePolicy, Gate, ManualClock, MemoryStore, Policy, Rules, Subject,
+    Timestamp, Verdict,
 };
 use tidegate_http::{Dialect, Field, Limits, Reset, Written, fields, key};
 
@@ -17,8 +18,15 @@ use tidegate_http::{Dialect, Field, Limits, Reset, Written, fields, key};
 fn gate(rules: Rules) -> (Gate, ManualClock) {
     let clock = ManualClock::new();
     clock.set(Timestamp::from_micros(1_700_000_040_000_000).unwrap());
-    let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build().unwrap();
-    (Gate::new(store, Book::new().with("api", rules).unwrap()), clock)
+    let store = MemoryStore::builder()
+        .max_keys(1_000)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    (
+        Gate::new(store, Book::new().with("api", rules).unwrap()),
+        clock,
+    )
 }
 
 fn policy(text: &str) -> Policy {
@@ -30,7 +38,10 @@ fn ask(gate: &Gate, cost: u64) -> Verdict {
 }
 
 fn told(verdict: &Verdict, dialect: Dialect) -> BTreeMap<&'static str, String> {
-    fields(verdict, dialect, false, None, &Written::default()).into_iter().map(text).collect()
+    fields(verdict, dialect, false, None, &Written::default())
+        .into_iter()
+        .map(text)
+        .collect()
 }
 
 fn text(field: Field) -> (&'static str, String) {
@@ -40,49 +51,110 @@ fn text(field: Field) -> (&'static str, String) {
 fn draft_11(policy_text: &str, cost: u64) -> (String, Option<String>) {
     let (gate, _) = gate(Rules::new(policy(policy_text)));
     let mut told = told(&ask(&gate, cost), Dialect::Draft11);
-    (told.remove("ratelimit-policy").unwrap(), told.remove("ratelimit"))
+    (
+        told.remove("ratelimit-policy").unwrap(),
+        told.remove("ratelimit"),
+    )
 }
 
 #[test]
 fn draft_11_to_the_letter() {
     let cases = [
         // Windows: the limit, the period, and when it is over.
-        ("fixed_window 100/minute", 1, r#""api";q=100;w=60"#, r#""api";r=99;t=60"#),
-        ("sliding_window_log 100/minute", 50, r#""api";q=100;w=60"#, r#""api";r=50;t=60"#),
-        ("fixed_window 5/500ms", 1, r#""api";q=5"#, r#""api";r=4;t=1"#),
-        ("fixed_window 5/1500ms", 0, r#""api";q=5"#, r#""api";r=5;t=0"#),
+        (
+            "fixed_window 100/minute",
+            1,
+            r#""api";q=100;w=60"#,
+            r#""api";r=99;t=60"#,
+        ),
+        (
+            "sliding_window_log 100/minute",
+            50,
+            r#""api";q=100;w=60"#,
+            r#""api";r=50;t=60"#,
+        ),
+        (
+            "fixed_window 5/500ms",
+            1,
+            r#""api";q=5"#,
+            r#""api";r=4;t=1"#,
+        ),
+        (
+            "fixed_window 5/1500ms",
+            0,
+            r#""api";q=5"#,
+            r#""api";r=5;t=0"#,
+        ),
         // Buckets: the burst, the time in which it refills, and when there is one more.
         ("100/minute", 1, r#""api";q=100;w=60"#, r#""api";r=99;t=1"#),
         ("100/minute", 100, r#""api";q=100;w=60"#, r#""api";r=0;t=1"#),
         ("2/minute", 2, r#""api";q=2;w=60"#, r#""api";r=0;t=30"#),
         ("2/minute", 1, r#""api";q=2;w=60"#, r#""api";r=1;t=30"#),
-        ("10/second burst=300", 10, r#""api";q=300;w=30"#, r#""api";r=290;t=1"#),
-        ("7/second burst=10", 0, r#""api";q=10;w=2"#, r#""api";r=10;t=0"#),
+        (
+            "10/second burst=300",
+            10,
+            r#""api";q=300;w=30"#,
+            r#""api";r=290;t=1"#,
+        ),
+        (
+            "7/second burst=10",
+            0,
+            r#""api";q=10;w=2"#,
+            r#""api";r=10;t=0"#,
+        ),
         // Denied: when this request is allowed.
-        ("6/minute burst=3", 3, r#""api";q=3;w=30"#, r#""api";r=0;t=10"#),
+        (
+            "6/minute burst=3",
+            3,
+            r#""api";q=3;w=30"#,
+            r#""api";r=0;t=10"#,
+        ),
         // Never: nobody can say when.
         ("6/minute", 7, r#""api";q=6;w=60"#, r#""api";r=6"#),
         // Several limits: which, and no time that may be another's.
-        ("10/second; fixed_window 5/day", 1, r#""api/1";q=10;w=1, "api/2";q=5;w=86400"#, r#""api/2";r=4"#),
+        (
+            "10/second; fixed_window 5/day",
+            1,
+            r#""api/1";q=10;w=1, "api/2";q=5;w=86400"#,
+            r#""api/2";r=4"#,
+        ),
     ];
     for (text, cost, limits, left) in cases {
         let (policies, state) = draft_11(text, cost);
-        assert_eq!((policies.as_str(), state.as_deref()), (limits, Some(left)), "{text} {cost}");
+        assert_eq!(
+            (policies.as_str(), state.as_deref()),
+            (limits, Some(left)),
+            "{text} {cost}"
+        );
     }
 }
 
 fn list(text: &str) -> List {
-    Parser::new(text).parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    Parser::new(text)
+        .parse()
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn items(list: &List) -> Vec<(String, BTreeMap<String, i64>)> {
     let read = |entry: &ListEntry| {
-        let ListEntry::Item(Item { bare_item: BareItem::String(name), params }) = entry else { panic!("{entry:?}") };
+        let ListEntry::Item(Item {
+            bare_item: BareItem::String(name),
+            params,
+        }) = entry
+        else {
+            panic!("{entry:?}")
+        };
         let number = |value: &BareItem| match value {
             BareItem::Integer(number) => i64::from(*number),
             other => panic!("{other:?}"),
         };
-        (name.as_str().to_owned(), params.iter().map(|(key, value)| (key.as_str().to_owned(), number(value))).collect())
+        (
+            name.as_str().to_owned(),
+            params
+                .iter()
+                .map(|(key, value)| (key.as_str().to_owned(), number(value)))
+                .collect(),
+        )
     };
     list.iter().map(read).collect()
 }
@@ -106,20 +178,32 @@ fn a_parser_reads_what_the_decision_says() {
             let told = told(&verdict, Dialect::Draft11);
             let limits = items(&list(&told["ratelimit-policy"]));
             let state = items(&list(&told["ratelimit"]));
-            let [(name, figures)] = &state[..] else { panic!("{state:?}") };
-            let (_, limit) = limits.iter().find(|(limit, _)| limit == name).expect("an item of the policy");
+            let [(name, figures)] = &state[..] else {
+                panic!("{state:?}")
+            };
+            let (_, limit) = limits
+                .iter()
+                .find(|(limit, _)| limit == name)
+                .expect("an item of the policy");
             assert_eq!(figures["r"], i64::try_from(decision.remaining()).unwrap());
             assert!(figures["r"] <= limit["q"]);
             if let Some(retry) = decision.retry_after() {
                 let told = u64::try_from(figures["t"]).unwrap();
                 // Not before, and less than a second after.
-                assert!(Duration::from_secs(told) >= retry && told <= retry.as_secs() + 1 && told >= 1);
+                assert!(
+                    Duration::from_secs(told) >= retry && told <= retry.as_secs() + 1 && told >= 1
+                );
             }
             // Whoever waits until there is more finds more.
-            if let (true, Some(wait)) = (limits.len() == 1 && decision.is_allowed(), figures.get("t")) {
+            if let (true, Some(wait)) =
+                (limits.len() == 1 && decision.is_allowed(), figures.get("t"))
+            {
                 clock.advance(Duration::from_secs(u64::try_from(*wait).unwrap()));
                 let later = ask(&gate, 0).remaining().unwrap();
-                assert!(later > decision.remaining() || later == decision.limit(), "{text} {decision:?} {wait}");
+                assert!(
+                    later > decision.remaining() || later == decision.limit(),
+                    "{text} {decision:?} {wait}"
+                );
             }
             clock.advance(Duration::from_millis(step * 37 % 500));
         }
@@ -132,9 +216,15 @@ fn the_other_dialects() {
     let verdict = ask(&gate, 50);
     let show = |dialect| {
         let told = told(&verdict, dialect);
-        told.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("\n")
+        told.iter()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect::<Vec<_>>()
+            .join("\n")
     };
-    assert_eq!(show(Dialect::Draft07), "ratelimit: limit=100, remaining=50, reset=60\nratelimit-policy: 100;w=60");
+    assert_eq!(
+        show(Dialect::Draft07),
+        "ratelimit: limit=100, remaining=50, reset=60\nratelimit-policy: 100;w=60"
+    );
     assert_eq!(
         show(Dialect::Draft06),
         "ratelimit-limit: 100\nratelimit-policy: 100;w=60\nratelimit-remaining: 50\nratelimit-reset: 60"
@@ -147,7 +237,9 @@ fn the_other_dialects() {
         show(Dialect::Legacy(Reset::Delta)),
         "x-ratelimit-limit: 100\nx-ratelimit-remaining: 50\nx-ratelimit-reset: 60"
     );
-    let epoch: u64 = told(&verdict, Dialect::Legacy(Reset::Epoch))["x-ratelimit-reset"].parse().unwrap();
+    let epoch: u64 = told(&verdict, Dialect::Legacy(Reset::Epoch))["x-ratelimit-reset"]
+        .parse()
+        .unwrap();
     assert!(epoch > 1_790_000_000, "{epoch}");
     assert_eq!(show(Dialect::Off), "");
 }
@@ -163,20 +255,31 @@ fn several_policies_are_told_together() {
     let subjects = ["user", "address", "trial"].map(|policy| Subject::new(policy, "k"));
     let (verdict, _receipt) = gate.admit_at_once(&subjects).unwrap().unwrap();
     let policies = &told(&verdict, Dialect::Draft11)["ratelimit-policy"];
-    assert_eq!(policies, r#""user";q=100;w=60, "address";q=10;w=60"#, "what is in shadow is not told");
+    assert_eq!(
+        policies, r#""user";q=100;w=60, "address";q=10;w=60"#,
+        "what is in shadow is not told"
+    );
     let nearest = fields(&verdict, Dialect::Draft11, false, None, &Written::default())[1].clone();
     let (_, nearest) = text(nearest);
     assert!(nearest.starts_with(r#""address";r=9;t="#), "{nearest}");
-    let (_, all) = text(fields(&verdict, Dialect::Draft11, true, None, &Written::default())[1].clone());
+    let (_, all) =
+        text(fields(&verdict, Dialect::Draft11, true, None, &Written::default())[1].clone());
     let all = items(&list(&all));
-    assert_eq!(all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["user", "address"]);
+    assert_eq!(
+        all.iter()
+            .map(|(name, _)| name.as_str())
+            .collect::<Vec<_>>(),
+        ["user", "address"]
+    );
 }
 
 #[test]
 fn what_comes_out_of_the_shadow_is_told() {
     let rules = |is_shadow: bool| {
         let rules = Rules::new(policy("5/minute"));
-        Book::new().with("api", if is_shadow { rules.shadow() } else { rules }).unwrap()
+        Book::new()
+            .with("api", if is_shadow { rules.shadow() } else { rules })
+            .unwrap()
     };
     let gate = Gate::memory(rules(true));
     let written = Written::default();
@@ -195,7 +298,12 @@ fn what_comes_out_of_the_shadow_is_told() {
 fn a_queue_that_is_too_long_is_told_by_its_name() {
     let book = Book::new()
         .with("scarce", Rules::new(policy("fixed_window 2/minute")))
-        .and_then(|book| book.with("queue", Rules::new(policy("leaky_bucket 1/second burst=100"))))
+        .and_then(|book| {
+            book.with(
+                "queue",
+                Rules::new(policy("leaky_bucket 1/second burst=100")),
+            )
+        })
         .unwrap();
     let gate = Gate::memory(book);
     let subjects = ["scarce", "queue"].map(|policy| Subject::new(policy, "k"));
@@ -204,13 +312,21 @@ fn a_queue_that_is_too_long_is_told_by_its_name() {
     let verdict = ask();
     let excess = Some(Duration::from_millis(1_500));
     for all in [false, true] {
-        let (_, told) = text(fields(&verdict, Dialect::Draft11, all, excess, &Written::default())[1].clone());
+        let (_, told) =
+            text(fields(&verdict, Dialect::Draft11, all, excess, &Written::default())[1].clone());
         assert_eq!(told, r#""queue";r=0;t=2"#);
     }
     let limits: Limits<Plain> = Limits::new(gate.clone());
     let denial = limits.denial(&verdict, excess).unwrap();
-    assert_eq!((denial.policy().as_str(), denial.retry_after()), ("queue", Some(2)));
-    assert!(denial.problem().contains(r#""violated-policies":["queue"]"#));
+    assert_eq!(
+        (denial.policy().as_str(), denial.retry_after()),
+        ("queue", Some(2))
+    );
+    assert!(
+        denial
+            .problem()
+            .contains(r#""violated-policies":["queue"]"#)
+    );
 }
 
 fn limits(rules: Rules) -> Limits<Plain> {
@@ -223,7 +339,10 @@ fn problem(limits: &Limits<Plain>) -> serde_json::Value {
     let prepared = limits.prepare(&head).unwrap().unwrap();
     let (verdict, _receipt) = prepared.ask_at_once(limits).unwrap().unwrap();
     let denial = limits.denial(&verdict, None).expect("denied");
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&denial.problem()).unwrap()["status"], denial.status());
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&denial.problem()).unwrap()["status"],
+        denial.status()
+    );
     serde_json::from_str(&denial.problem()).unwrap()
 }
 
@@ -243,22 +362,69 @@ fn problems_to_the_letter() {
     });
     assert_eq!(problem(&over), expected);
     let never = problem(&limits(Rules::new(policy("5/minute"))).cost(|_| 6));
-    assert_eq!((&never["status"], &never["retry_after"]), (&429.into(), &serde_json::Value::Null));
-    assert!(never["detail"].as_str().unwrap().contains("will ever allow"));
-    assert_eq!(problem(&limits(Rules::new(policy("5/minute"))).cost(|_| 6).never_status(413))["status"], 413);
-    let blocked = Rules::new(policy("5/minute")).exception("everybody", Exception::Blocked).unwrap();
+    assert_eq!(
+        (&never["status"], &never["retry_after"]),
+        (&429.into(), &serde_json::Value::Null)
+    );
+    assert!(
+        never["detail"]
+            .as_str()
+            .unwrap()
+            .contains("will ever allow")
+    );
+    assert_eq!(
+        problem(
+            &limits(Rules::new(policy("5/minute")))
+                .cost(|_| 6)
+                .never_status(413)
+        )["status"],
+        413
+    );
+    let blocked = Rules::new(policy("5/minute"))
+        .exception("everybody", Exception::Blocked)
+        .unwrap();
     let blocked = problem(&limits(blocked));
-    assert_eq!((&blocked["status"], &blocked["retry_after"]), (&429.into(), &serde_json::Value::Null));
-    assert!(blocked["type"].as_str().unwrap().ends_with("#abnormal-usage-detected"));
+    assert_eq!(
+        (&blocked["status"], &blocked["retry_after"]),
+        (&429.into(), &serde_json::Value::Null)
+    );
+    assert!(
+        blocked["type"]
+            .as_str()
+            .unwrap()
+            .ends_with("#abnormal-usage-detected")
+    );
 }
 
 #[test]
 fn jitter_is_never_early_and_never_much() {
-    let limits = limits(Rules::new(policy("2/minute"))).cost(|_| 2).retry_jitter();
-    let prepared = || limits.prepare(&Head::default()).unwrap().unwrap().ask_at_once(&limits).unwrap().unwrap().0;
+    let limits = limits(Rules::new(policy("2/minute")))
+        .cost(|_| 2)
+        .retry_jitter();
+    let prepared = || {
+        limits
+            .prepare(&Head::default())
+            .unwrap()
+            .unwrap()
+            .ask_at_once(&limits)
+            .unwrap()
+            .unwrap()
+            .0
+    };
     assert!(prepared().is_allowed());
-    let told: Vec<u64> = (0..200).map(|_| limits.denial(&prepared(), None).unwrap().retry_after().unwrap()).collect();
-    assert!(told.iter().all(|seconds| (60..=61).contains(seconds)), "{told:?}");
+    let told: Vec<u64> = (0..200)
+        .map(|_| {
+            limits
+                .denial(&prepared(), None)
+                .unwrap()
+                .retry_after()
+                .unwrap()
+        })
+        .collect();
+    assert!(
+        told.iter().all(|seconds| (60..=61).contains(seconds)),
+        "{told:?}"
+    );
     assert!(told.iter().any(|seconds| *seconds > 60));
 }
 
@@ -276,7 +442,10 @@ impl tidegate_core::Store for Gone {
         _: tidegate_core::Key<'_>,
         _: tidegate_core::Cost,
     ) -> Result<tidegate_core::Decision, tidegate_core::StoreError> {
-        Err(tidegate_core::StoreError::new(tidegate_core::Degraded::Timeout, "gone"))
+        Err(tidegate_core::StoreError::new(
+            tidegate_core::Degraded::Timeout,
+            "gone",
+        ))
     }
 
     async fn check_many(
@@ -296,8 +465,14 @@ impl tidegate_core::Store for Gone {
         self.check(plan, key, cost).await
     }
 
-    async fn reset(&self, plan: &(), key: tidegate_core::Key<'_>) -> Result<(), tidegate_core::StoreError> {
-        self.check(plan, key, tidegate_core::Cost::ZERO).await.map(drop)
+    async fn reset(
+        &self,
+        plan: &(),
+        key: tidegate_core::Key<'_>,
+    ) -> Result<(), tidegate_core::StoreError> {
+        self.check(plan, key, tidegate_core::Cost::ZERO)
+            .await
+            .map(drop)
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, tidegate_core::BlockingError> {
@@ -320,10 +495,17 @@ fn of_an_answer_without_the_store_nothing_is_made_up() {
         let verdicts = [(); 3].map(|()| gate.check("api", "k").wait().unwrap());
         (limits, verdicts)
     };
-    let names = |verdict: &Verdict| told(verdict, Dialect::Draft11).into_keys().collect::<Vec<_>>();
+    let names = |verdict: &Verdict| {
+        told(verdict, Dialect::Draft11)
+            .into_keys()
+            .collect::<Vec<_>>()
+    };
     let (limits, verdicts) = ask(FailurePolicy::Open);
     assert!(
-        verdicts.iter().all(|verdict| limits.denial(verdict, None).is_none() && names(verdict) == ["ratelimit-policy"])
+        verdicts
+            .iter()
+            .all(|verdict| limits.denial(verdict, None).is_none()
+                && names(verdict) == ["ratelimit-policy"])
     );
     let (limits, verdicts) = ask(FailurePolicy::Closed);
     for verdict in &verdicts {

@@ -16,13 +16,19 @@ fn limits(key: Key<Plain>) -> LimitsOf {
 
 fn head(headers: &[(&'static str, &str)]) -> Head {
     Head {
-        headers: headers.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect(),
+        headers: headers
+            .iter()
+            .map(|(name, value)| (*name, value.as_bytes().to_vec()))
+            .collect(),
         ..Head::default()
     }
 }
 
 fn at(path: &str) -> Head {
-    Head { path: path.to_owned(), ..Head::default() }
+    Head {
+        path: path.to_owned(),
+        ..Head::default()
+    }
 }
 
 /// Whether requests of the second kind are held to what those of the first have used.
@@ -30,7 +36,13 @@ fn is_same(key: fn() -> Key<Plain>, one: &Head, other: &Head) -> bool {
     let limits = limits(key());
     let left = |head| {
         let prepared = limits.prepare(head).unwrap().unwrap();
-        prepared.ask_at_once(&limits).unwrap().unwrap().0.remaining().unwrap()
+        prepared
+            .ask_at_once(&limits)
+            .unwrap()
+            .unwrap()
+            .0
+            .remaining()
+            .unwrap()
     };
     left(one);
     left(other) == 0
@@ -39,38 +51,86 @@ fn is_same(key: fn() -> Key<Plain>, one: &Head, other: &Head) -> bool {
 #[test]
 fn headers() {
     let user = || key::header("X-User");
-    assert!(is_same(user, &head(&[("x-user", "42")]), &head(&[("x-user", "42")])));
-    assert!(!is_same(user, &head(&[("x-user", "42")]), &head(&[("x-user", "43")])));
+    assert!(is_same(
+        user,
+        &head(&[("x-user", "42")]),
+        &head(&[("x-user", "42")])
+    ));
+    assert!(!is_same(
+        user,
+        &head(&[("x-user", "42")]),
+        &head(&[("x-user", "43")])
+    ));
     // Without it, or with two of it, nobody gets past the limit.
     assert!(is_same(user, &head(&[]), &head(&[("x-user", "")])));
-    assert!(is_same(user, &head(&[]), &head(&[("x-user", "1"), ("x-user", "2")])));
+    assert!(is_same(
+        user,
+        &head(&[]),
+        &head(&[("x-user", "1"), ("x-user", "2")])
+    ));
     assert!(!is_same(user, &head(&[]), &head(&[("x-user", "42")])));
     let either = || key::header("x-user").or(key::client_address());
     assert!(!is_same(either, &head(&[]), &head(&[("x-user", "42")])));
     // A user by the name of an address is not the address.
-    assert!(!is_same(either, &head(&[]), &head(&[("x-user", "192.0.2.1")])));
-    assert!(!is_same(either, &head(&[]), &head(&[("x-user", "ip:192.0.2.1")])));
+    assert!(!is_same(
+        either,
+        &head(&[]),
+        &head(&[("x-user", "192.0.2.1")])
+    ));
+    assert!(!is_same(
+        either,
+        &head(&[]),
+        &head(&[("x-user", "ip:192.0.2.1")])
+    ));
 }
 
 #[test]
 fn api_keys() {
     let api_key = || key::api_key("Authorization");
     let with = |value| head(&[("authorization", value)]);
-    assert!(is_same(api_key, &with("Bearer sk_live_1"), &with("bearer  sk_live_1 ")));
-    assert!(is_same(api_key, &with("Bearer sk_live_1"), &with("sk_live_1")));
+    assert!(is_same(
+        api_key,
+        &with("Bearer sk_live_1"),
+        &with("bearer  sk_live_1 ")
+    ));
+    assert!(is_same(
+        api_key,
+        &with("Bearer sk_live_1"),
+        &with("sk_live_1")
+    ));
     // All of it counts, not its beginning.
-    assert!(!is_same(api_key, &with("Bearer sk_live_1"), &with("Bearer sk_live_2")));
+    assert!(!is_same(
+        api_key,
+        &with("Bearer sk_live_1"),
+        &with("Bearer sk_live_2")
+    ));
     assert!(is_same(api_key, &head(&[]), &with("Bearer ")));
 }
 
 #[test]
 fn paths() {
     let user = || key::path("/users/{id}/posts/{post}", "id");
-    assert!(is_same(user, &at("/users/42/posts/1"), &at("/users/42/posts/2/comments")));
-    assert!(!is_same(user, &at("/users/42/posts/1"), &at("/users/43/posts/1")));
+    assert!(is_same(
+        user,
+        &at("/users/42/posts/1"),
+        &at("/users/42/posts/2/comments")
+    ));
+    assert!(!is_same(
+        user,
+        &at("/users/42/posts/1"),
+        &at("/users/43/posts/1")
+    ));
     // However it is written.
-    assert!(is_same(user, &at("/users/42/posts/1"), &at("/users/%34%32/posts/1")));
-    assert!(is_same(user, &at("/users/42/posts/1"), &at("/user%73/42/posts/1")));
+    assert!(is_same(
+        user,
+        &at("/users/42/posts/1"),
+        &at("/users/%34%32/posts/1")
+    ));
+    assert!(is_same(
+        user,
+        &at("/users/42/posts/1"),
+        &at("/user%73/42/posts/1")
+    ));
     assert!(is_same(user, &at("/other"), &at("/users/42")));
     assert!(is_same(user, &at("/other"), &at("/users//posts/1")));
     assert!(!is_same(user, &at("/other"), &at("/users/42/posts/1")));
@@ -85,31 +145,73 @@ fn a_path_without_the_parameter_is_found_at_the_start() {
 #[test]
 fn closures_and_pairs() {
     let method = || key::from_fn(|head: &Head| (head.method == "PUT").then(|| "writes".to_owned()));
-    let put = Head { method: "PUT", ..Head::default() };
+    let put = Head {
+        method: "PUT",
+        ..Head::default()
+    };
     assert!(is_same(method, &put, &put));
     assert!(!is_same(method, &put, &Head::default()));
     let pair = || key::header("a").and(key::header("b"));
-    assert!(!is_same(pair, &head(&[("a", "1"), ("b", "23")]), &head(&[("a", "12"), ("b", "3")])));
-    assert!(!is_same(pair, &head(&[("a", "1header:"), ("b", "2")]), &head(&[("a", "1"), ("b", "header:2")])));
-    assert!(is_same(pair, &head(&[("a", "1"), ("b", "2")]), &head(&[("b", "2"), ("a", "1")])));
+    assert!(!is_same(
+        pair,
+        &head(&[("a", "1"), ("b", "23")]),
+        &head(&[("a", "12"), ("b", "3")])
+    ));
+    assert!(!is_same(
+        pair,
+        &head(&[("a", "1header:"), ("b", "2")]),
+        &head(&[("a", "1"), ("b", "header:2")])
+    ));
+    assert!(is_same(
+        pair,
+        &head(&[("a", "1"), ("b", "2")]),
+        &head(&[("b", "2"), ("a", "1")])
+    ));
     assert!(is_same(key::everybody, &head(&[("a", "1")]), &at("/x")));
 }
 
 #[test]
 fn what_is_not_counted_and_what_cannot_be() {
     let limits = limits(key::client_address()).skip(|head| head.path == "/healthz");
-    let options = Head { method: "OPTIONS", ..Head::default() };
-    let preflight = Head { headers: vec![("access-control-request-method", b"GET".to_vec())], ..options.clone() };
-    assert!(limits.prepare(&options).unwrap().is_some(), "a request like any other");
+    let options = Head {
+        method: "OPTIONS",
+        ..Head::default()
+    };
+    let preflight = Head {
+        headers: vec![("access-control-request-method", b"GET".to_vec())],
+        ..options.clone()
+    };
+    assert!(
+        limits.prepare(&options).unwrap().is_some(),
+        "a request like any other"
+    );
     assert!(limits.prepare(&at("/healthz")).unwrap().is_none());
     assert!(limits.prepare(&preflight).unwrap().is_none());
-    assert!(limits.clone().count_preflights().prepare(&preflight).unwrap().is_some());
-    let unknown = Head { peer: None, ..Head::default() };
+    assert!(
+        limits
+            .clone()
+            .count_preflights()
+            .prepare(&preflight)
+            .unwrap()
+            .is_some()
+    );
+    let unknown = Head {
+        peer: None,
+        ..Head::default()
+    };
     let error = limits.prepare(&unknown).unwrap_err();
-    assert!(matches!(error, RequestError::NoPeer) && error.status() == 500 && error.problem().contains("peer"));
+    assert!(
+        matches!(error, RequestError::NoPeer)
+            && error.status() == 500
+            && error.problem().contains("peer")
+    );
     let by_length = limits.cost(|head| head.path.len() as i64 - 3);
     let error = by_length.prepare(&at("/")).unwrap_err();
-    assert!(matches!(error, RequestError::Cost(_)) && error.status() == 400 && error.problem().contains("cost"));
+    assert!(
+        matches!(error, RequestError::Cost(_))
+            && error.status() == 400
+            && error.problem().contains("cost")
+    );
 }
 
 /// Keys of different kinds, sources and values are different, whatever is in them.
@@ -125,7 +227,17 @@ fn a7_no_two_keys_of_different_sources_meet() {
         ("/v1/{a%3Ab}", "a%3Ab"),
         ("/v1/{id}", "id"),
     ];
-    let values = ["x", "batch:x", "id:x", "x:y", "3:x", "everybody", "ip:192.0.2.1", "@acme/x", "header:h:x"];
+    let values = [
+        "x",
+        "batch:x",
+        "id:x",
+        "x:y",
+        "3:x",
+        "everybody",
+        "ip:192.0.2.1",
+        "@acme/x",
+        "header:h:x",
+    ];
     let mut seen = std::collections::HashMap::new();
     let mut add = |source: String, key: String| {
         if let Some(other) = seen.insert(key.clone(), source.clone()) {
@@ -134,11 +246,20 @@ fn a7_no_two_keys_of_different_sources_meet() {
     };
     for value in values {
         for (template, parameter) in paths {
-            add(format!("{template} {parameter} {value}"), key::of_path(template, parameter, value));
+            add(
+                format!("{template} {parameter} {value}"),
+                key::of_path(template, parameter, value),
+            );
         }
         for header in ["h", "x", "ip"] {
-            add(format!("header {header} {value}"), key::of_header(header, value));
-            add(format!("API key {header} {value}"), key::of_api_key(header, value));
+            add(
+                format!("header {header} {value}"),
+                key::of_header(header, value),
+            );
+            add(
+                format!("API key {header} {value}"),
+                key::of_api_key(header, value),
+            );
         }
     }
 }
@@ -146,7 +267,9 @@ fn a7_no_two_keys_of_different_sources_meet() {
 #[test]
 fn tiers_and_tenants_come_from_the_request() {
     let rules = Rules::new("fixed_window 2/hour".parse().unwrap());
-    let rules = rules.tier("gold", "fixed_window 9/hour".parse().unwrap()).unwrap();
+    let rules = rules
+        .tier("gold", "fixed_window 9/hour".parse().unwrap())
+        .unwrap();
     let gate = Gate::memory(Book::new().with("api", rules).unwrap());
     let limits: LimitsOf = Limits::new(gate).limit("api", key::everybody()).unwrap();
     assert!(limits.clone().limit("other", key::everybody()).is_err());
@@ -159,7 +282,13 @@ fn tiers_and_tenants_come_from_the_request() {
     let left = |headers| {
         let head = head(headers);
         let prepared = limits.prepare(&head).unwrap().unwrap();
-        prepared.ask_at_once(&limits).unwrap().unwrap().0.remaining().unwrap()
+        prepared
+            .ask_at_once(&limits)
+            .unwrap()
+            .unwrap()
+            .0
+            .remaining()
+            .unwrap()
     };
     assert_eq!(left(&[]), 1);
     assert_eq!(left(&[("tier", "gold")]), 8);
@@ -172,31 +301,65 @@ fn keys_can_be_written_down() {
     let behind = ClientAddress::behind(["10.0.0.0/8"]).unwrap();
     let mapped = key::of_address(&behind, "::ffff:192.0.2.1".parse().unwrap());
     assert_eq!(mapped, "ip:192.0.2.1");
-    assert_eq!(key::of_address(&behind, "2001:db8:1:2:3::1".parse().unwrap()), "ip:2001:db8:1:2::/64");
+    assert_eq!(
+        key::of_address(&behind, "2001:db8:1:2:3::1".parse().unwrap()),
+        "ip:2001:db8:1:2::/64"
+    );
     let rules = Rules::new("1/hour".parse().unwrap());
     let rules = rules
         .exception(&key::of_header("X-User", "mallory"), Exception::Blocked)
         .and_then(|rules| rules.exception(&secret, Exception::Unlimited))
-        .and_then(|rules| rules.exception(&key::of_path("/users/{id}", "id", "7"), Exception::Blocked))
+        .and_then(|rules| {
+            rules.exception(&key::of_path("/users/{id}", "id", "7"), Exception::Blocked)
+        })
         .unwrap();
     let gate = Gate::memory(Book::new().with("api", rules).unwrap());
     let effect = |key: Key<Plain>, head: &Head| {
         let limits: LimitsOf = Limits::new(gate.clone()).limit("api", key).unwrap();
-        let (verdict, _) = limits.prepare(head).unwrap().unwrap().ask_at_once(&limits).unwrap().unwrap();
+        let (verdict, _) = limits
+            .prepare(head)
+            .unwrap()
+            .unwrap()
+            .ask_at_once(&limits)
+            .unwrap()
+            .unwrap();
         verdict.rulings()[0].effect()
     };
-    assert_eq!(effect(key::header("x-user"), &head(&[("x-user", "mallory")])), Effect::Blocked);
-    assert_eq!(effect(key::api_key("authorization"), &head(&[("authorization", "sk-1")])), Effect::Unlimited);
-    assert_eq!(effect(key::path("/users/{id}", "id"), &at("/users/7")), Effect::Blocked);
+    assert_eq!(
+        effect(key::header("x-user"), &head(&[("x-user", "mallory")])),
+        Effect::Blocked
+    );
+    assert_eq!(
+        effect(
+            key::api_key("authorization"),
+            &head(&[("authorization", "sk-1")])
+        ),
+        Effect::Unlimited
+    );
+    assert_eq!(
+        effect(key::path("/users/{id}", "id"), &at("/users/7")),
+        Effect::Blocked
+    );
 }
 
 #[test]
 fn keys_of_one_kind_from_two_places_and_those_of_closures_never_meet() {
     let either = || key::header("a").or(key::header("b"));
-    assert!(!is_same(either, &head(&[("a", "42")]), &head(&[("b", "42")])));
-    let named = || key::from_fn(|head: &Head| head.path.strip_prefix('/').map(str::to_owned)).or(key::client_address());
+    assert!(!is_same(
+        either,
+        &head(&[("a", "42")]),
+        &head(&[("b", "42")])
+    ));
+    let named = || {
+        key::from_fn(|head: &Head| head.path.strip_prefix('/').map(str::to_owned))
+            .or(key::client_address())
+    };
     assert!(!is_same(named, &at("/ip:192.0.2.1"), &at("/")));
-    assert!(!is_same(named, &at("/fn:ip:192.0.2.1"), &at("/ip:192.0.2.1")));
+    assert!(!is_same(
+        named,
+        &at("/fn:ip:192.0.2.1"),
+        &at("/ip:192.0.2.1")
+    ));
 }
 
 #[test]

@@ -17,7 +17,8 @@ pub(crate) struct Arguments {
     pub(crate) responds: bool,
 }
 
-const EXPECTED: &str = "expected key = …, cost = …, tier = …, tiers(…), name = \"…\", denied = … or respond";
+const EXPECTED: &str =
+    "expected key = …, cost = …, tier = …, tiers(…), name = \"…\", denied = … or respond";
 
 impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
@@ -37,13 +38,18 @@ impl Parse for Arguments {
         };
         let mut tier_at = None;
         while !input.is_empty() {
-            input
-                .parse::<Token![,]>()
-                .map_err(|error| Error::new(error.span(), format!("expected a comma, then {}", &EXPECTED[9..])))?;
+            input.parse::<Token![,]>().map_err(|error| {
+                Error::new(
+                    error.span(),
+                    format!("expected a comma, then {}", &EXPECTED[9..]),
+                )
+            })?;
             if input.is_empty() {
                 break;
             }
-            let option: Ident = input.parse().map_err(|error| Error::new(error.span(), EXPECTED))?;
+            let option: Ident = input
+                .parse()
+                .map_err(|error| Error::new(error.span(), EXPECTED))?;
             match option.to_string().as_str() {
                 "key" => once(&option, &mut all.key, value(input)?)?,
                 "cost" => once(&option, &mut all.cost, value(input)?)?,
@@ -55,14 +61,23 @@ impl Parse for Arguments {
                 "name" => once(&option, &mut all.name, name(input)?)?,
                 "respond" => all.responds = true,
                 "tiers" => all.tiers.extend(tiers(input)?),
-                other => return Err(Error::new(option.span(), format!("unknown option `{other}`: {EXPECTED}"))),
+                other => {
+                    return Err(Error::new(
+                        option.span(),
+                        format!("unknown option `{other}`: {EXPECTED}"),
+                    ));
+                }
             }
         }
         match (tier_at, all.tiers.is_empty()) {
-            (Some(at), true) => {
-                Err(Error::new(at, "a tier without tiers: expected tiers(premium = \"1_000/minute\"), too"))
-            }
-            (None, false) => Err(Error::new(input.span(), "tiers without a tier: expected tier = …, too")),
+            (Some(at), true) => Err(Error::new(
+                at,
+                "a tier without tiers: expected tiers(premium = \"1_000/minute\"), too",
+            )),
+            (None, false) => Err(Error::new(
+                input.span(),
+                "tiers without a tier: expected tier = …, too",
+            )),
             _ => Ok(all),
         }
     }
@@ -76,7 +91,10 @@ fn value(input: ParseStream<'_>) -> Result<Expr> {
 
 fn once<T>(option: &Ident, place: &mut Option<T>, value: T) -> Result<()> {
     if place.replace(value).is_some() {
-        return Err(Error::new(option.span(), format!("`{option}` is there twice: expected it once")));
+        return Err(Error::new(
+            option.span(),
+            format!("`{option}` is there twice: expected it once"),
+        ));
     }
     Ok(())
 }
@@ -105,7 +123,10 @@ fn tiers(input: ParseStream<'_>) -> Result<Vec<(String, LitStr)>> {
     let mut tiers: Vec<(String, LitStr)> = Vec::new();
     for tier in all {
         if tiers.iter().any(|(name, _)| *name == tier.name) {
-            return Err(Error::new(tier.policy.span(), format!("there are two tiers `{}`: expected one", tier.name)));
+            return Err(Error::new(
+                tier.policy.span(),
+                format!("there are two tiers `{}`: expected one", tier.name),
+            ));
         }
         tiers.push((tier.name, tier.policy));
     }
@@ -128,6 +149,9 @@ impl Parse for Tier {
         };
         Name::new(&name).map_err(|error| Error::new(at, error))?;
         input.parse::<Token![=]>()?;
-        Ok(Self { name, policy: policy(input)? })
+        Ok(Self {
+            name,
+            policy: policy(input)?,
+        })
     }
 }

@@ -9,7 +9,10 @@ use crate::arguments::Arguments;
 pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> Result<TokenStream> {
     let arguments: Arguments = parse2(arguments)?;
     let function: ItemFn = parse2(function).map_err(|error| {
-        Error::new(error.span(), "expected an async function with a body: #[rate_limit] limits calls")
+        Error::new(
+            error.span(),
+            "expected an async function with a body: #[rate_limit] limits calls",
+        )
     })?;
     if function.sig.asyncness.is_none() {
         return Err(Error::new_spanned(
@@ -43,7 +46,14 @@ fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
                     fn __tidegate_declared(answer: #kind) -> #kind { answer }
                     let __tidegate_answer = __tidegate_declared(__tidegate_answer);
                 };
-                (TokenStream::new(), if has_generics { TokenStream::new() } else { declared })
+                (
+                    TokenStream::new(),
+                    if has_generics {
+                        TokenStream::new()
+                    } else {
+                        declared
+                    },
+                )
             }
             ReturnType::Type(_, kind) => (quote! { : #kind }, TokenStream::new()),
             ReturnType::Default => (quote! { : () }, TokenStream::new()),
@@ -62,13 +72,23 @@ fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
             ::tidegate::attribute::told(__tidegate_answer, &__tidegate_verdict)
         }}
     };
-    let ItemFn { attrs, vis, sig, .. } = &function;
+    let ItemFn {
+        attrs, vis, sig, ..
+    } = &function;
     quote! { #(#attrs)* #[allow(unused_braces)] #vis #sig #body }
 }
 
 /// Asks whether the call may go on.
 fn check(arguments: &Arguments) -> TokenStream {
-    let Arguments { policy, key, cost, tier, tiers, name, .. } = arguments;
+    let Arguments {
+        policy,
+        key,
+        cost,
+        tier,
+        tiers,
+        name,
+        ..
+    } = arguments;
     // The path of an item in the function: it has the type that a method is of in it.
     let name = match name {
         Some(name) => quote! { || #name },
@@ -77,7 +97,8 @@ fn check(arguments: &Arguments) -> TokenStream {
             ::tidegate::attribute::path_of(&__tidegate_here)
         } },
     };
-    let (tier_names, tier_policies): (Vec<_>, Vec<_>) = tiers.iter().map(|(name, policy)| (name, policy)).unzip();
+    let (tier_names, tier_policies): (Vec<_>, Vec<_>) =
+        tiers.iter().map(|(name, policy)| (name, policy)).unzip();
     let key = key.as_ref().map(|key| quote! { .key(&(#key)) });
     let cost = cost.as_ref().map(|cost| quote! { .cost(#cost) });
     let tier = tier.as_ref().map(|tier| quote! { .tier(&(#tier)) });
@@ -92,7 +113,14 @@ fn check(arguments: &Arguments) -> TokenStream {
 
 /// Whether it returns a `Result`, or an alias of one whose name ends so.
 fn returns_result(output: &ReturnType) -> bool {
-    let ReturnType::Type(_, kind) = output else { return false };
-    let Type::Path(path) = &**kind else { return false };
-    path.path.segments.last().is_some_and(|segment| segment.ident.to_string().ends_with("Result"))
+    let ReturnType::Type(_, kind) = output else {
+        return false;
+    };
+    let Type::Path(path) = &**kind else {
+        return false;
+    };
+    path.path
+        .segments
+        .last()
+        .is_some_and(|segment| segment.ident.to_string().ends_with("Result"))
 }

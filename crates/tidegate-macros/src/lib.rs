@@ -27,5 +27,7 @@ use proc_macro::TokenStream;
 /// Counts are kept in memory, or wherever `tidegate::attribute::connect` has said at the start of the program.
 #[proc_macro_attribute]
 pub fn rate_limit(arguments: TokenStream, function: TokenStream) -> TokenStream {
-    expand::expand(arguments.into(), function.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+    expand::expand(arguments.into(), function.into())
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
 }

@@ -43,7 +43,10 @@ pub struct RedisStoreBuilder {
 impl RedisStore {
     /// What configures a store at a URL.
     pub fn builder(url: &str) -> RedisStoreBuilder {
-        RedisStoreBuilder { url: url.parse(), is_lazy: false }
+        RedisStoreBuilder {
+            url: url.parse(),
+            is_lazy: false,
+        }
     }
 
     /// Whether a URL is one that a store can be at.
@@ -93,7 +96,9 @@ impl RedisStoreBuilder {
     /// simulations and tests. Whoever shares the records must share the clock; a limiter on it needs `deny_cache(0)`, as
     /// denials are remembered by this process' own time.
     pub fn given_time(self, clock: ManualClock, keep: Duration) -> Self {
-        let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 52);
+        let keep_ms = u64::try_from(keep.as_millis())
+            .unwrap_or(u64::MAX)
+            .clamp(1, 1 << 52);
         self.set(|url| url.settings.given = Some(GivenTime { clock, keep_ms }))
     }
 
@@ -132,15 +137,28 @@ impl RedisStoreBuilder {
         let dialer = Dialer::new(url)?;
         let health = Arc::new(Health::default());
         let route = match (dialer.destination(), &dialer.url().topology) {
-            (None, Topology::Cluster(seeds)) => {
-                Route::Cluster(Cluster::new(dialer.clone(), seeds.clone(), Arc::clone(&health), runtime.clone()))
-            }
+            (None, Topology::Cluster(seeds)) => Route::Cluster(Cluster::new(
+                dialer.clone(),
+                seeds.clone(),
+                Arc::clone(&health),
+                runtime.clone(),
+            )),
             (None, _) => return Err(ConnectError::Redis("the URL leads nowhere".to_owned())),
-            (Some(destination), _) => {
-                Route::Single(Line::new(dialer.clone(), destination, false, Arc::clone(&health), runtime.clone()))
-            }
+            (Some(destination), _) => Route::Single(Line::new(
+                dialer.clone(),
+                destination,
+                false,
+                Arc::clone(&health),
+                runtime.clone(),
+            )),
         };
-        Ok(Prepared(Shared { route, settings, health, runtime, own }))
+        Ok(Prepared(Shared {
+            route,
+            settings,
+            health,
+            runtime,
+            own,
+        }))
     }
 }
 
@@ -153,12 +171,15 @@ impl Prepared {
             Route::Single(line) if is_lazy => line.connect_lazily(),
             Route::Cluster(cluster) if is_lazy => cluster.connect_lazily(),
             Route::Single(line) => {
-                line.connect()
-                    .await
-                    .map_err(|error| ConnectError::Redis(format!("{}: {}", line.destination(), told(&error))))?;
+                line.connect().await.map_err(|error| {
+                    ConnectError::Redis(format!("{}: {}", line.destination(), told(&error)))
+                })?;
             }
             Route::Cluster(cluster) => {
-                cluster.connect().await.map_err(|error| ConnectError::Redis(format!("cluster: {}", told(&error))))?;
+                cluster
+                    .connect()
+                    .await
+                    .map_err(|error| ConnectError::Redis(format!("cluster: {}", told(&error))))?;
             }
         }
         Ok(RedisStore::of(self.0))

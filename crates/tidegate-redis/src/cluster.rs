@@ -101,9 +101,18 @@ impl Cluster {
     }
 
     /// Asks all: what has one owner travels together. What is redirected goes on for itself.
-    pub(crate) async fn ask_many(&self, asks: Vec<Ask>, deadline: Instant) -> Vec<Result<Answer, AskError>> {
+    pub(crate) async fn ask_many(
+        &self,
+        asks: Vec<Ask>,
+        deadline: Instant,
+    ) -> Vec<Result<Answer, AskError>> {
         let trips = self.0.by_owner(&asks).into_iter().map(|(line, places)| {
-            let parcel = Parcel::of(places.iter().filter_map(|place| asks.get(*place).cloned()).collect());
+            let parcel = Parcel::of(
+                places
+                    .iter()
+                    .filter_map(|place| asks.get(*place).cloned())
+                    .collect(),
+            );
             async move { (places, line.send(parcel, deadline).await) }
         });
         let mut outcomes: Vec<Option<Outcome>> = vec![None; asks.len()];
@@ -132,9 +141,15 @@ impl Cluster {
     /// Of all nodes, the worst; trips under way, and asks that wait.
     pub(crate) fn condition(&self) -> (Breaker, usize, usize) {
         let lines = self.0.lines.lock();
-        let worst = lines.values().map(Line::breaker).max().unwrap_or(Breaker::Open);
-        let (flights, waiting) =
-            lines.values().map(Line::load).fold((0, 0), |sum, load| (sum.0 + load.0, sum.1 + load.1));
+        let worst = lines
+            .values()
+            .map(Line::breaker)
+            .max()
+            .unwrap_or(Breaker::Open);
+        let (flights, waiting) = lines
+            .values()
+            .map(Line::load)
+            .fold((0, 0), |sum, load| (sum.0 + load.0, sum.1 + load.1));
         (worst, flights, waiting)
     }
 }
@@ -147,7 +162,13 @@ impl Shared {
             return line.clone();
         }
         let destination = Destination::Node(address.clone());
-        let line = Line::new(self.dialer.clone(), destination, true, Arc::clone(&self.health), self.runtime.clone());
+        let line = Line::new(
+            self.dialer.clone(),
+            destination,
+            true,
+            Arc::clone(&self.health),
+            self.runtime.clone(),
+        );
         line.connect_lazily();
         lines.insert(address.clone(), line.clone());
         line
@@ -161,7 +182,9 @@ impl Shared {
     fn by_owner(&self, asks: &[Ask]) -> Vec<(Line, Vec<usize>)> {
         let mut groups: Vec<(Line, Vec<usize>)> = Vec::new();
         for (place, ask) in asks.iter().enumerate() {
-            let Some(owner) = self.owner(slot(&ask.name)) else { continue };
+            let Some(owner) = self.owner(slot(&ask.name)) else {
+                continue;
+            };
             match groups.iter_mut().find(|(line, _)| line.is(&owner)) {
                 Some((_, places)) => places.push(place),
                 None => groups.push((owner, vec![place])),
@@ -188,7 +211,16 @@ impl Shared {
                 self.wait_for_owners(deadline).await;
                 continue;
             };
-            let outcome = line.send(Parcel { is_asking, ..Parcel::of(vec![ask.clone()]) }, deadline).await.pop();
+            let outcome = line
+                .send(
+                    Parcel {
+                        is_asking,
+                        ..Parcel::of(vec![ask.clone()])
+                    },
+                    deadline,
+                )
+                .await
+                .pop();
             target = Target::Owner;
             match outcome {
                 Some(Ok(answer)) => return Ok(answer),
@@ -232,12 +264,20 @@ impl Shared {
     fn refresh_failed(&self) -> Option<Arc<str>> {
         let refresh = self.refresh.lock();
         refresh.last?;
-        Some(refresh.error.clone().unwrap_or_else(|| "no node has this slot".into()))
+        Some(
+            refresh
+                .error
+                .clone()
+                .unwrap_or_else(|| "no node has this slot".into()),
+        )
     }
 
     /// A node that fails may have been replaced.
     fn failed(self: &Arc<Self>, error: AskError) -> AskError {
-        if matches!(error, AskError::Disconnected(_) | AskError::BreakerOpen(_) | AskError::Timeout) {
+        if matches!(
+            error,
+            AskError::Disconnected(_) | AskError::BreakerOpen(_) | AskError::Timeout
+        ) {
             self.refresh();
         }
         error
@@ -261,22 +301,38 @@ impl Shared {
     /// Asks who has which slot, in the background; not while that is being done, nor right after.
     fn refresh(self: &Arc<Self>) {
         let mut refresh = self.refresh.lock();
-        if refresh.is_running || refresh.last.is_some_and(|last| last.elapsed() < REFRESH_INTERVAL) {
+        if refresh.is_running
+            || refresh
+                .last
+                .is_some_and(|last| last.elapsed() < REFRESH_INTERVAL)
+        {
             return;
         }
         refresh.is_running = true;
         let shared = Arc::clone(self);
         self.runtime.spawn(async move {
             // Who needs it will trigger it again.
-            let error = shared.find_owners().await.err().map(|error| error.to_string().into());
-            *shared.refresh.lock() = Refresh { is_running: false, last: Some(Instant::now()), error };
+            let error = shared
+                .find_owners()
+                .await
+                .err()
+                .map(|error| error.to_string().into());
+            *shared.refresh.lock() = Refresh {
+                is_running: false,
+                last: Some(Instant::now()),
+                error,
+            };
         });
     }
 
     /// Asks the nodes that answer, and then those of the URL, until one has told all.
     async fn find_owners(self: &Arc<Self>) -> RedisResult<()> {
-        let mut known: Vec<(Address, Line)> =
-            self.lines.lock().iter().map(|(at, line)| (at.clone(), line.clone())).collect();
+        let mut known: Vec<(Address, Line)> = self
+            .lines
+            .lock()
+            .iter()
+            .map(|(at, line)| (at.clone(), line.clone()))
+            .collect();
         // A node that is cut off from the others knows how things were: not always the same one is asked first.
         fastrand::shuffle(&mut known);
         for (address, line) in known {
@@ -289,7 +345,10 @@ impl Shared {
         }
         let mut last = None;
         for address in &self.seeds {
-            let dialled = self.dialer.dial(&Destination::Node(address.clone()), Arc::new(|| {})).await;
+            let dialled = self
+                .dialer
+                .dial(&Destination::Node(address.clone()), Arc::new(|| {}))
+                .await;
             let ranges = match dialled {
                 Ok(connection) => self.ranges(connection, address).await,
                 Err(error) => Err(error),
@@ -311,13 +370,22 @@ impl Shared {
         asked: &Address,
     ) -> RedisResult<Vec<Range>> {
         let command = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
-        let answer =
-            timeout(self.dialer.url().settings.connect_timeout, command.query_async::<Vec<Value>>(&mut connection));
+        let answer = timeout(
+            self.dialer.url().settings.connect_timeout,
+            command.query_async::<Vec<Value>>(&mut connection),
+        );
         let invalid = |message| redis::RedisError::from((redis::ErrorKind::Client, message));
-        let values = answer.await.map_err(|_| invalid("a node did not say in time who has which slot"))??;
-        let ranges: Vec<Range> = values.iter().filter_map(|value| Range::read(value, asked)).collect();
+        let values = answer
+            .await
+            .map_err(|_| invalid("a node did not say in time who has which slot"))??;
+        let ranges: Vec<Range> = values
+            .iter()
+            .filter_map(|value| Range::read(value, asked))
+            .collect();
         if ranges.is_empty() {
-            return Err(invalid("no slot has an owner: is this a cluster, and complete?"));
+            return Err(invalid(
+                "no slot has an owner: is this a cluster, and complete?",
+            ));
         }
         Ok(ranges)
     }
@@ -326,13 +394,19 @@ impl Shared {
         let mut owners = vec![None; SLOTS];
         for range in ranges {
             let line = self.line(&range.owner);
-            for owner in owners.iter_mut().take(usize::from(range.last) + 1).skip(usize::from(range.first)) {
+            for owner in owners
+                .iter_mut()
+                .take(usize::from(range.last) + 1)
+                .skip(usize::from(range.first))
+            {
                 *owner = Some(line.clone());
             }
         }
         self.owners.store(Arc::new(owners));
         // Nodes that have nothing any more are left alone; one that is about to get something is found by its redirects.
-        self.lines.lock().retain(|address, _| ranges.iter().any(|range| range.owner == *address));
+        self.lines
+            .lock()
+            .retain(|address, _| ranges.iter().any(|range| range.owner == *address));
     }
 }
 
@@ -346,15 +420,28 @@ struct Range {
 impl Range {
     /// `[first, last, [host, port, …], …]`: the owner comes first, replicas after it.
     fn read(value: &Value, asked: &Address) -> Option<Self> {
-        let Value::Array(parts) = value else { return None };
-        let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &parts[..] else { return None };
-        let [host, Value::Int(port), ..] = &node[..] else { return None };
+        let Value::Array(parts) = value else {
+            return None;
+        };
+        let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &parts[..] else {
+            return None;
+        };
+        let [host, Value::Int(port), ..] = &node[..] else {
+            return None;
+        };
         let host = match host {
             Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
             _ => String::new(),
         };
         let host = known_host(&host, &asked.host).to_owned();
-        let owner = Address { host, port: u16::try_from(*port).ok()? };
-        Some(Self { first: u16::try_from(*first).ok()?, last: u16::try_from(*last).ok()?, owner })
+        let owner = Address {
+            host,
+            port: u16::try_from(*port).ok()?,
+        };
+        Some(Self {
+            first: u16::try_from(*first).ok()?,
+            last: u16::try_from(*last).ok()?,
+            owner,
+        })
     }
 }

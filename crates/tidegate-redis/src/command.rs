@@ -49,7 +49,12 @@ pub(crate) struct Ask {
 
 impl Ask {
     pub(crate) fn new(plan: &RedisPlan, act: Act, key: Key<'_>, cost: Cost) -> Self {
-        Self { plan: plan.clone(), act, name: plan.name(key), cost }
+        Self {
+            plan: plan.clone(),
+            act,
+            name: plan.name(key),
+            cost,
+        }
     }
 
     /// Under the name of one of the key's receipts.
@@ -69,16 +74,27 @@ impl Ask {
 
     /// Whether one script call can do both.
     pub(crate) fn goes_with(&self, other: &Self) -> bool {
-        self.act == other.act && matches!(self.act, Act::Check | Act::Reset) && self.plan.is(&other.plan)
+        self.act == other.act
+            && matches!(self.act, Act::Check | Act::Reset)
+            && self.plan.is(&other.plan)
     }
 }
 
 /// The script that does these, if one does. `is_together`: all or nothing.
 pub(crate) fn script<'a>(asks: &[&'a Ask], is_together: bool) -> Option<&'a Script> {
     let first = asks.first()?;
-    let load = if asks.len() == 1 { Load::One } else { Load::Many };
+    let load = if asks.len() == 1 {
+        Load::One
+    } else {
+        Load::Many
+    };
     match first.act.task()? {
-        Task::Check if !is_together => Some(first.plan.check_script(load).unwrap_or_else(|| Script::generic())),
+        Task::Check if !is_together => Some(
+            first
+                .plan
+                .check_script(load)
+                .unwrap_or_else(|| Script::generic()),
+        ),
         _ => Some(Script::generic()),
     }
 }
@@ -105,12 +121,22 @@ pub(crate) fn command(asks: &[&Ask], is_together: bool, given: Option<&GivenTime
         Act::Put(bytes, keep_for) => {
             let keep_ms = given.map_or(keep_for.as_millis() + 1, |given| u128::from(given.keep_ms));
             let keep_ms = u64::try_from(keep_ms).unwrap_or(u64::MAX);
-            redis::cmd("SET").arg(&first.name).arg(&bytes[..]).arg("NX").arg("PX").arg(keep_ms).to_owned()
+            redis::cmd("SET")
+                .arg(&first.name)
+                .arg(&bytes[..])
+                .arg("NX")
+                .arg("PX")
+                .arg(keep_ms)
+                .to_owned()
         }
         Act::Take => redis::cmd("GETDEL").arg(&first.name).to_owned(),
         Act::Check | Act::Refund | Act::Settle(_) | Act::Charge => {
             let script = script(asks, is_together)?;
-            let arguments = match first.plan.check_script(if asks.len() == 1 { Load::One } else { Load::Many }) {
+            let arguments = match first.plan.check_script(if asks.len() == 1 {
+                Load::One
+            } else {
+                Load::Many
+            }) {
                 Some(own) if own.sha == script.sha => check_arguments(asks, given),
                 _ => generic_arguments(asks, is_together, given),
             };
@@ -121,7 +147,10 @@ pub(crate) fn command(asks: &[&Ask], is_together: bool, given: Option<&GivenTime
 
 fn call(script: &Script, asks: &[&Ask], [first, second]: [Vec<u8>; 2]) -> Cmd {
     let key_count: usize = asks.iter().map(|ask| ask.plan.keys_a_check()).sum();
-    let bytes: usize = asks.iter().map(|ask| ask.name.len() * ask.plan.keys_a_check()).sum();
+    let bytes: usize = asks
+        .iter()
+        .map(|ask| ask.name.len() * ask.plan.keys_a_check())
+        .sum();
     let mut command = Cmd::with_capacity(5 + key_count, 160 + bytes);
     command.arg("EVALSHA").arg(&*script.sha).arg(key_count);
     for ask in asks {
@@ -136,12 +165,19 @@ fn check_arguments(asks: &[&Ask], given: Option<&GivenTime>) -> [Vec<u8>; 2] {
     let (now, keep) = given.map_or((0, 0), GivenTime::numbers);
     let mut runs = Vec::with_capacity(28);
     for (last, ask) in (1_u32..).zip(asks) {
-        if asks.get(last as usize).is_none_or(|next| next.cost != ask.cost) {
+        if asks
+            .get(last as usize)
+            .is_none_or(|next| next.cost != ask.cost)
+        {
             runs.extend(last.to_be_bytes());
             ask.plan.add_cost(ask.cost, true, &mut runs);
         }
     }
-    [asks.first().map_or_else(Vec::new, |first| first.plan.numbers(now, keep)), runs]
+    [
+        asks.first()
+            .map_or_else(Vec::new, |first| first.plan.numbers(now, keep)),
+        runs,
+    ]
 }
 
 /// The arguments of the generic script.
@@ -154,8 +190,13 @@ fn generic_arguments(asks: &[&Ask], is_together: bool, given: Option<&GivenTime>
         Some(Task::Settle) => 3,
         Some(Task::Charge) => 4,
     };
-    let mut numbers =
-        [&now.to_be_bytes()[..], &keep.to_be_bytes(), &[task], &(asks.len() as u16).to_be_bytes()].concat();
+    let mut numbers = [
+        &now.to_be_bytes()[..],
+        &keep.to_be_bytes(),
+        &[task],
+        &(asks.len() as u16).to_be_bytes(),
+    ]
+    .concat();
     let mut costs = Vec::new();
     for ask in asks {
         ask.plan.add_limits(&mut numbers);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, PushKind, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, Value,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo,
+    ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, RedisResult,
+    TlsCertificates, Value,
 };
 use rustls::crypto::CryptoProvider;
 use tokio::time::timeout;
@@ -28,7 +29,10 @@ pub(crate) struct Dialer {
 pub(crate) enum Destination {
     Node(Address),
     Unix(std::path::PathBuf),
-    Primary { sentinels: Vec<Address>, master: String },
+    Primary {
+        sentinels: Vec<Address>,
+        master: String,
+    },
 }
 
 impl std::fmt::Display for Destination {
@@ -46,8 +50,9 @@ impl Dialer {
     /// If a file that TLS needs cannot be read.
     pub(crate) fn new(url: RedisUrl) -> std::io::Result<Self> {
         let read = |path: &std::path::PathBuf| {
-            std::fs::read(path)
-                .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+            std::fs::read(path).map_err(|error| {
+                std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            })
         };
         let certificates = match &url.tls {
             None => None,
@@ -58,16 +63,23 @@ impl Dialer {
                     let _ = rustls::crypto::ring::default_provider().install_default();
                 }
                 let client_tls = match (&tls.certificate, &tls.key) {
-                    (Some(certificate), Some(key)) => {
-                        Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
-                    }
+                    (Some(certificate), Some(key)) => Some(ClientTlsConfig {
+                        client_cert: read(certificate)?,
+                        client_key: read(key)?,
+                    }),
                     _ => None,
                 };
                 let root_cert = tls.ca.as_ref().map(read).transpose()?;
-                Some(Arc::new(TlsCertificates { client_tls, root_cert }))
+                Some(Arc::new(TlsCertificates {
+                    client_tls,
+                    root_cert,
+                }))
             }
         };
-        Ok(Self { url: Arc::new(url), certificates })
+        Ok(Self {
+            url: Arc::new(url),
+            certificates,
+        })
     }
 
     /// Where a URL that is no cluster leads.
@@ -75,29 +87,40 @@ impl Dialer {
         match &self.url.topology {
             Topology::Single(address) => Some(Destination::Node(address.clone())),
             Topology::Unix(path) => Some(Destination::Unix(path.clone())),
-            Topology::Sentinel { sentinels, master } => {
-                Some(Destination::Primary { sentinels: sentinels.clone(), master: master.clone() })
-            }
+            Topology::Sentinel { sentinels, master } => Some(Destination::Primary {
+                sentinels: sentinels.clone(),
+                master: master.clone(),
+            }),
             Topology::Cluster(_) => None,
         }
     }
 
     /// Makes a connection and says hello; within the time that is set for it.
-    pub(crate) async fn dial(&self, to: &Destination, on_loss: OnLoss) -> RedisResult<MultiplexedConnection> {
+    pub(crate) async fn dial(
+        &self,
+        to: &Destination,
+        on_loss: OnLoss,
+    ) -> RedisResult<MultiplexedConnection> {
         let dialled = async {
             match to {
-                Destination::Node(address) => self.connect(self.tcp(address), &self.url.login, on_loss).await,
-                Destination::Unix(path) => {
-                    self.connect(ConnectionAddr::Unix(path.clone()), &self.url.login, on_loss).await
+                Destination::Node(address) => {
+                    self.connect(self.tcp(address), &self.url.login, on_loss)
+                        .await
                 }
-                Destination::Primary { sentinels, master } => self.dial_primary(sentinels, master, on_loss).await,
+                Destination::Unix(path) => {
+                    self.connect(ConnectionAddr::Unix(path.clone()), &self.url.login, on_loss)
+                        .await
+                }
+                Destination::Primary { sentinels, master } => {
+                    self.dial_primary(sentinels, master, on_loss).await
+                }
             }
         };
         match timeout(self.url.settings.connect_timeout, dialled).await {
             Ok(result) => result,
-            Err(_) => {
-                Err(failed("no answer within connect_timeout, 500 ms where not set: does it hang, or expect TLS?"))
-            }
+            Err(_) => Err(failed(
+                "no answer within connect_timeout, 500 ms where not set: does it hang, or expect TLS?",
+            )),
         }
     }
 
@@ -112,32 +135,56 @@ impl Dialer {
         for sentinel in sentinels {
             let found = async {
                 let address = self.primary_known_to(sentinel, master).await?;
-                self.connect_to_primary(&address, Arc::clone(&on_loss)).await
+                self.connect_to_primary(&address, Arc::clone(&on_loss))
+                    .await
             };
             // One that hangs, or leads to what hangs, must leave time to ask the others.
             match timeout(self.url.settings.connect_timeout / 2, found).await {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) => last = error,
-                Err(_) => last = failed("a sentinel, or the primary that it knows, did not answer in time"),
+                Err(_) => {
+                    last =
+                        failed("a sentinel, or the primary that it knows, did not answer in time")
+                }
             }
         }
         Err(last)
     }
 
     /// A sentinel that is cut off may still take an old primary for the present one.
-    async fn connect_to_primary(&self, address: &Address, on_loss: OnLoss) -> RedisResult<MultiplexedConnection> {
-        let mut connection = self.connect(self.tcp(address), &self.url.login, on_loss).await?;
+    async fn connect_to_primary(
+        &self,
+        address: &Address,
+        on_loss: OnLoss,
+    ) -> RedisResult<MultiplexedConnection> {
+        let mut connection = self
+            .connect(self.tcp(address), &self.url.login, on_loss)
+            .await?;
         let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
         match role.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(connection),
-            _ => Err(failed("what the sentinels take for the primary is a replica still")),
+            _ => Err(failed(
+                "what the sentinels take for the primary is a replica still",
+            )),
         }
     }
 
     async fn primary_known_to(&self, sentinel: &Address, master: &str) -> RedisResult<Address> {
-        let mut connection = self.connect(self.tcp(sentinel), &self.url.sentinel_login, Arc::new(|| {})).await?;
-        let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master).to_owned();
-        match command.query_async::<Option<(String, u16)>>(&mut connection).await? {
+        let mut connection = self
+            .connect(
+                self.tcp(sentinel),
+                &self.url.sentinel_login,
+                Arc::new(|| {}),
+            )
+            .await?;
+        let command = redis::cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(master)
+            .to_owned();
+        match command
+            .query_async::<Option<(String, u16)>>(&mut connection)
+            .await?
+        {
             Some((host, port)) => Ok(Address { host, port }),
             None => Err(failed("the sentinels know no primary of this name")),
         }
@@ -146,7 +193,12 @@ impl Dialer {
     fn tcp(&self, address: &Address) -> ConnectionAddr {
         let Address { host, port } = address.clone();
         match &self.url.tls {
-            Some(tls) => ConnectionAddr::TcpTls { host, port, insecure: tls.is_insecure, tls_params: None },
+            Some(tls) => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: tls.is_insecure,
+                tls_params: None,
+            },
             None => ConnectionAddr::Tcp(host, port),
         }
     }
@@ -189,7 +241,9 @@ impl Dialer {
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
-        client.get_multiplexed_async_connection_with_config(&config).await
+        client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
     }
 
     pub(crate) fn url(&self) -> &RedisUrl {
@@ -201,10 +255,13 @@ impl Dialer {
 pub(crate) fn told(error: &RedisError) -> String {
     let text = error.to_string();
     if text.contains("NOAUTH") {
-        return "it wants a password: redis://:password@host/ or redis://user:password@host/".to_owned();
+        return "it wants a password: redis://:password@host/ or redis://user:password@host/"
+            .to_owned();
     }
     match error.kind() {
-        ErrorKind::Parse => "what answers there does not speak Redis (rediss:// is for TLS)".to_owned(),
+        ErrorKind::Parse => {
+            "what answers there does not speak Redis (rediss:// is for TLS)".to_owned()
+        }
         ErrorKind::Client => text.trim_end_matches(" - Client").to_owned(),
         _ => text,
     }

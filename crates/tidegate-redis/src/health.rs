@@ -61,10 +61,19 @@ impl Health {
         self.latency.record(took);
     }
 
-    pub(crate) fn snapshot(&self, breaker: Breaker, in_flight: usize, waiting: usize) -> StoreHealth {
+    pub(crate) fn snapshot(
+        &self,
+        breaker: Breaker,
+        in_flight: usize,
+        waiting: usize,
+    ) -> StoreHealth {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         // A server that answers and refuses, for want of memory or replicas say, decides nothing.
-        let breaker = if self.refused_at.lock().is_some() { Breaker::Open } else { breaker };
+        let breaker = if self.refused_at.lock().is_some() {
+            Breaker::Open
+        } else {
+            breaker
+        };
         let mut health = StoreHealth::new(breaker, self.latency.latency());
         health.breaker_openings = read(&self.breaker_openings);
         health.reconnects = read(&self.reconnects);

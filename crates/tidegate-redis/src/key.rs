@@ -41,8 +41,16 @@ pub(crate) fn name(stem: &[u8], key: Key<'_>) -> Vec<u8> {
 
 /// Redis Cluster's slot of a name that was made here: of what is between its braces.
 pub(crate) fn slot(name: &[u8]) -> u16 {
-    let tag = name.iter().position(|byte| *byte == b'{').and_then(|open| name.get(open + 1..)).unwrap_or(name);
-    let tag = tag.iter().position(|byte| *byte == b'}').and_then(|close| tag.get(..close)).unwrap_or(tag);
+    let tag = name
+        .iter()
+        .position(|byte| *byte == b'{')
+        .and_then(|open| name.get(open + 1..))
+        .unwrap_or(name);
+    let tag = tag
+        .iter()
+        .position(|byte| *byte == b'}')
+        .and_then(|close| tag.get(..close))
+        .unwrap_or(tag);
     crc16::State::<crc16::XMODEM>::calculate(tag) % 16_384
 }
 
@@ -62,9 +70,18 @@ mod tests {
     #[test]
     fn names_say_what_they_are() {
         assert_eq!(named("100/minute", b"user:42"), "tg::tb/100/1m:{user:42}");
-        assert_eq!(name_in("tg", "api", "fixed_window 100/minute", b"user:42"), "tg:api:fw/1m:{user:42}");
-        assert_eq!(name_in("tg", "api~gold", "100/minute burst=7", b"a"), "tg:api~gold:tb/100/1m/7:{a}");
-        assert_eq!(named("fixed_window 1/day anchor=first_hit", b"a"), "tg::ff/1/1d:{a}");
+        assert_eq!(
+            name_in("tg", "api", "fixed_window 100/minute", b"user:42"),
+            "tg:api:fw/1m:{user:42}"
+        );
+        assert_eq!(
+            name_in("tg", "api~gold", "100/minute burst=7", b"a"),
+            "tg:api~gold:tb/100/1m/7:{a}"
+        );
+        assert_eq!(
+            named("fixed_window 1/day anchor=first_hit", b"a"),
+            "tg::ff/1/1d:{a}"
+        );
     }
 
     /// Every pair of prefix, policy name, limits and key has a name of its own.
@@ -72,7 +89,12 @@ mod tests {
     fn a7_no_two_of_prefix_policy_limits_and_key_meet() {
         let prefixes = ["tg", "tg:", "tg:api", "tg:api:", "tg:api::", "t", ""];
         let namespaces = ["", "api", "g", "api~gold", "gold"];
-        let limits = ["1/m", "fixed_window 1/m", "1/m burst=2", "1/m; fixed_window 1/m"];
+        let limits = [
+            "1/m",
+            "fixed_window 1/m",
+            "1/m burst=2",
+            "1/m; fixed_window 1/m",
+        ];
         let keys = ["k", ":k", "api:k", "{k}", "%7Bk%7D", "tb/1/1m:{k}"];
         let mut seen = std::collections::HashSet::new();
         for prefix in prefixes {
@@ -80,7 +102,10 @@ mod tests {
                 for limits in limits {
                     for key in keys {
                         let name = name_in(prefix, namespace, limits, key.as_bytes());
-                        assert!(seen.insert(name.clone()), "{prefix} {namespace} {limits} {key}: {name}");
+                        assert!(
+                            seen.insert(name.clone()),
+                            "{prefix} {namespace} {limits} {key}: {name}"
+                        );
                     }
                 }
             }
@@ -89,19 +114,41 @@ mod tests {
 
     #[test]
     fn no_two_keys_meet_and_nobody_steers_a_slot() {
-        let keys: [&[u8]; 9] = [b"{", b"}", b"{}", b"%7B", b"%", b"a}b", b"}{x}", b"\0\xff\r\n", b"a{b}c"];
-        let names: std::collections::HashSet<String> = keys.iter().map(|key| named("1/s", key)).collect();
+        let keys: [&[u8]; 9] = [
+            b"{",
+            b"}",
+            b"{}",
+            b"%7B",
+            b"%",
+            b"a}b",
+            b"}{x}",
+            b"\0\xff\r\n",
+            b"a{b}c",
+        ];
+        let names: std::collections::HashSet<String> =
+            keys.iter().map(|key| named("1/s", key)).collect();
         assert_eq!(names.len(), keys.len());
         for name in &names {
-            assert_eq!((name.matches('{').count(), name.matches('}').count()), (1, 1), "{name}");
+            assert_eq!(
+                (name.matches('{').count(), name.matches('}').count()),
+                (1, 1),
+                "{name}"
+            );
         }
         let (long, other) = ([b'k'; 129], [b'l'; 1_000_000]);
         assert_eq!(named("1/s", &long).len(), "tg::tb/1/1s:#{}".len() + 48);
         assert_ne!(named("1/s", &long), named("1/s", &other));
         assert_ne!(slot(b"tg:tb/1s:{x%7D1}"), slot(b"tg:tb/1s:{x%7D2}"));
         // As `redis-cli cluster keyslot` says.
-        assert_eq!(slot(b"tg:tb/1s:{user:42}"), crc16::State::<crc16::XMODEM>::calculate(b"user:42") % 16_384);
+        assert_eq!(
+            slot(b"tg:tb/1s:{user:42}"),
+            crc16::State::<crc16::XMODEM>::calculate(b"user:42") % 16_384
+        );
         assert_eq!(slot(b"{123456789}"), 12_739);
-        assert_eq!(slot(b"tg::tb/1/1s:{123456789}:r:id"), 12_739, "receipts are beside their key");
+        assert_eq!(
+            slot(b"tg::tb/1/1s:{123456789}:r:id"),
+            12_739,
+            "receipts are beside their key"
+        );
     }
 }

@@ -38,21 +38,38 @@ const LOG_WEIGHT: usize = 8;
 impl RedisPlan {
     pub(crate) fn new(prefix: &str, namespace: &str, policy: &Policy) -> Self {
         let limits: Vec<&Limit> = stored_limits(policy).collect();
-        let log_count = limits.iter().filter(|limit| limit.algorithm() == Algorithm::SlidingWindowLog).count();
+        let log_count = limits
+            .iter()
+            .filter(|limit| limit.algorithm() == Algorithm::SlidingWindowLog)
+            .count();
         let mut numbers = Vec::new();
         let mut refills = Vec::new();
         for limit in &limits {
             let refill = limit.algorithm().is_bucket().then(|| Refill::new(limit));
             if let Some(refill) = &refill {
                 let full = refill.full();
-                let longest = if namespace == ANY_RATE { Span::NEVER } else { full };
-                let all = [full.us, full.part, refill.denominator, longest.us, longest.part];
+                let longest = if namespace == ANY_RATE {
+                    Span::NEVER
+                } else {
+                    full
+                };
+                let all = [
+                    full.us,
+                    full.part,
+                    refill.denominator,
+                    longest.us,
+                    longest.part,
+                ];
                 numbers.extend(all.into_iter().flat_map(u64::to_be_bytes));
                 if limits.len() > 1 {
                     numbers.extend(BucketNumbers::new(limit).to_bytes());
                 }
             } else {
-                numbers.extend([limit.limit() * 1_000, period_us(limit)].into_iter().flat_map(u64::to_be_bytes));
+                numbers.extend(
+                    [limit.limit() * 1_000, period_us(limit)]
+                        .into_iter()
+                        .flat_map(u64::to_be_bytes),
+                );
             }
             if limit.algorithm() == Algorithm::FixedWindow {
                 numbers.extend(u64::from(limit.opens_with_first_hit()).to_be_bytes());
@@ -129,7 +146,12 @@ impl RedisPlan {
     /// The first argument of a check script: the time that is given, how long to keep what is written then, and the numbers
     /// of the limits.
     pub(crate) fn numbers(&self, now_us: u64, keep_ms: u64) -> Vec<u8> {
-        [&now_us.to_be_bytes()[..], &keep_ms.to_be_bytes(), &self.0.limits].concat()
+        [
+            &now_us.to_be_bytes()[..],
+            &keep_ms.to_be_bytes(),
+            &self.0.limits,
+        ]
+        .concat()
     }
 
     /// Adds what the generic script has to know of the limits.
@@ -143,7 +165,11 @@ impl RedisPlan {
     pub(crate) fn add_cost(&self, cost: Cost, is_check: bool, costs: &mut Vec<u8>) {
         costs.extend(cost.thousandths().to_be_bytes());
         for refill in self.0.refills.iter().flatten() {
-            let span = if is_check { refill.span(cost) } else { refill.span_at_most_full(cost) };
+            let span = if is_check {
+                refill.span(cost)
+            } else {
+                refill.span_at_most_full(cost)
+            };
             costs.extend(span.us.to_be_bytes());
             costs.extend(span.part.to_be_bytes());
         }
@@ -172,7 +198,10 @@ impl RedisPlan {
             command.args_iter().filter_map(word).collect()
         });
         (
-            self.0.check_one.as_ref().map_or_else(String::new, |script| script.text.to_string()),
+            self.0
+                .check_one
+                .as_ref()
+                .map_or_else(String::new, |script| script.text.to_string()),
             words.unwrap_or_default(),
         )
     }

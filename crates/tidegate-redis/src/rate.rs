@@ -15,7 +15,10 @@ pub(crate) struct Span {
 
 impl Span {
     /// Longer than any other.
-    pub(crate) const NEVER: Self = Self { us: NEVER_US, part: 0 };
+    pub(crate) const NEVER: Self = Self {
+        us: NEVER_US,
+        part: 0,
+    };
 }
 
 /// How long a bucket's units take to refill: a thousandth takes `numerator / denominator` microseconds, in lowest terms.
@@ -30,7 +33,11 @@ impl Refill {
     pub(crate) fn new(limit: &Limit) -> Self {
         let (period, thousandths) = (period_us(limit), limit.limit() * 1_000);
         let shared = greatest_common_divisor(period, thousandths);
-        Self { numerator: period / shared, denominator: thousandths / shared, capacity: limit.capacity() * 1_000 }
+        Self {
+            numerator: period / shared,
+            denominator: thousandths / shared,
+            capacity: limit.capacity() * 1_000,
+        }
     }
 
     /// The whole bucket's.
@@ -55,7 +62,10 @@ impl Refill {
         let parts = u128::from(thousandths) * u128::from(self.numerator);
         let denominator = u128::from(self.denominator);
         // A whole bucket refills within 36,600 days: it fits.
-        Span { us: (parts / denominator) as u64, part: (parts % denominator) as u64 }
+        Span {
+            us: (parts / denominator) as u64,
+            part: (parts % denominator) as u64,
+        }
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use redis::Value;
 use tidegate_core::remote::{self, Stored, stored_limits};
-use tidegate_core::{Algorithm, BucketNumbers, Claim, Claims, Cost, Decision, Limit, Record, Settlement, Timestamp};
+use tidegate_core::{
+    Algorithm, BucketNumbers, Claim, Claims, Cost, Decision, Limit, Record, Settlement, Timestamp,
+};
 
 use crate::command::{Act, Ask};
 use crate::error::ReplyError;
@@ -27,25 +29,48 @@ pub(crate) fn answers(
     is_together: bool,
     value: &Value,
 ) -> Result<Vec<Result<Answer, ReplyError>>, ReplyError> {
-    let Some(first) = asks.first() else { return Ok(Vec::new()) };
+    let Some(first) = asks.first() else {
+        return Ok(Vec::new());
+    };
     if matches!(first.act, Act::Reset | Act::Put(..) | Act::Take) {
-        return Ok(asks.iter().map(|ask| Ok(untouched(&ask.plan, value))).collect());
+        return Ok(asks
+            .iter()
+            .map(|ask| Ok(untouched(&ask.plan, value)))
+            .collect());
     }
     let reply = Reply::read(value, asks)?;
     let none_taken = is_together && reply.verdicts.iter().any(|verdict| *verdict != b'1');
-    let mut explained = Explained { reply: &reply, none_taken, next_log: 0, records: HashMap::new() };
-    Ok(asks.iter().enumerate().map(|(index, ask)| explained.answer(index, ask)).collect())
+    let mut explained = Explained {
+        reply: &reply,
+        none_taken,
+        next_log: 0,
+        records: HashMap::new(),
+    };
+    Ok(asks
+        .iter()
+        .enumerate()
+        .map(|(index, ask)| explained.answer(index, ask))
+        .collect())
 }
 
 /// The answer to what is no decision: as on a key of which nothing is kept, and the bytes that came back.
 fn untouched(plan: &RedisPlan, value: &Value) -> Answer {
-    let decision = remote::decide(plan.policy(), &mut Record::default(), Timestamp::default(), Cost::ZERO);
+    let decision = remote::decide(
+        plan.policy(),
+        &mut Record::default(),
+        Timestamp::default(),
+        Cost::ZERO,
+    );
     let bytes = match value {
         Value::BulkString(bytes) => Some(bytes.clone()),
         Value::Okay => Some(Vec::new()),
         _ => None,
     };
-    Answer { decision, claims: Claims::new(), bytes }
+    Answer {
+        decision,
+        claims: Claims::new(),
+        bytes,
+    }
 }
 
 /// A script's answer, its parts told apart and counted.
@@ -58,23 +83,40 @@ struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     fn read(value: &'a Value, asks: &[&Ask]) -> Result<Self, ReplyError> {
-        let Value::Array(parts) = value else { return Err(ReplyError::NotAnAnswer) };
+        let Value::Array(parts) = value else {
+            return Err(ReplyError::NotAnAnswer);
+        };
         let (now, verdicts, records, logs) = match &parts[..] {
-            [Value::Int(now), Value::BulkString(verdicts), Value::Array(records)] => (now, verdicts, records, &[][..]),
-            [Value::Int(now), Value::BulkString(verdicts), Value::Array(records), Value::Array(logs)] => {
-                (now, verdicts, records, &logs[..])
-            }
+            [
+                Value::Int(now),
+                Value::BulkString(verdicts),
+                Value::Array(records),
+            ] => (now, verdicts, records, &[][..]),
+            [
+                Value::Int(now),
+                Value::BulkString(verdicts),
+                Value::Array(records),
+                Value::Array(logs),
+            ] => (now, verdicts, records, &logs[..]),
             _ => return Err(ReplyError::NotAnAnswer),
         };
-        let now = u64::try_from(*now).ok().and_then(Timestamp::from_micros).ok_or(ReplyError::NotAnAnswer)?;
+        let now = u64::try_from(*now)
+            .ok()
+            .and_then(Timestamp::from_micros)
+            .ok_or(ReplyError::NotAnAnswer)?;
         let log_count: usize = asks.iter().map(|ask| ask.plan.log_count()).sum();
         // Where nothing is kept in a record, none need be there.
-        let are_records_good =
-            records.len() == asks.len() || (records.is_empty() && asks.iter().all(|ask| !ask.plan.has_record()));
+        let are_records_good = records.len() == asks.len()
+            || (records.is_empty() && asks.iter().all(|ask| !ask.plan.has_record()));
         if verdicts.len() != asks.len() || !are_records_good || logs.len() != log_count {
             return Err(ReplyError::NotAnAnswer);
         }
-        Ok(Self { now, verdicts, records, logs })
+        Ok(Self {
+            now,
+            verdicts,
+            records,
+            logs,
+        })
     }
 }
 
@@ -107,12 +149,20 @@ impl<'a> Explained<'a> {
             Act::Check | Act::Reset | Act::Put(..) | Act::Take => {}
             Act::Refund => drop(policy.refund(&mut record, now, cost)),
             Act::Settle(claims) => {
-                let settlement = Settlement { claims, taken: cost, actual: Cost::ZERO };
+                let settlement = Settlement {
+                    claims,
+                    taken: cost,
+                    actual: Cost::ZERO,
+                };
                 policy.settle(&mut record, now, &settlement);
             }
             Act::Charge => {
                 let claims: Claims = policy.limits().iter().map(|_| Claim::default()).collect();
-                let settlement = Settlement { claims: &claims, taken: Cost::ZERO, actual: cost };
+                let settlement = Settlement {
+                    claims: &claims,
+                    taken: Cost::ZERO,
+                    actual: cost,
+                };
                 policy.settle(&mut record, now, &settlement);
             }
         }
@@ -125,15 +175,25 @@ impl<'a> Explained<'a> {
             return Err(ReplyError::Disagrees);
         }
         self.records.insert(&ask.name, record);
-        let claims = if self.none_taken || ask.act != Act::Check { unsettled } else { claims };
-        Ok(Answer { decision, claims, bytes: None })
+        let claims = if self.none_taken || ask.act != Act::Check {
+            unsettled
+        } else {
+            claims
+        };
+        Ok(Answer {
+            decision,
+            claims,
+            bytes: None,
+        })
     }
 
     fn stored_record(&self, index: usize, plan: &RedisPlan) -> Result<Record, ReplyError> {
         let limits: Vec<&Limit> = stored_limits(plan.policy()).collect();
         let stored = match self.reply.records.get(index) {
             None | Some(Value::Nil) => vec![Stored::Fresh; limits.len()],
-            Some(Value::BulkString(record)) => stored_states(&limits, record).ok_or(ReplyError::Unreadable)?,
+            Some(Value::BulkString(record)) => {
+                stored_states(&limits, record).ok_or(ReplyError::Unreadable)?
+            }
             Some(_) => return Err(ReplyError::NotAnAnswer),
         };
         Ok(remote::record(plan.policy(), &stored))
@@ -142,7 +202,9 @@ impl<'a> Explained<'a> {
     /// Puts what is told of the logs into the record. Returns the claims that are still to be settled, if any.
     fn put_logs(&self, first: usize, ask: &Ask, record: &mut Record) -> Result<Claims, ReplyError> {
         let policy = ask.plan.policy();
-        let logs = stored_limits(policy).enumerate().filter(|(_, limit)| is_log(limit));
+        let logs = stored_limits(policy)
+            .enumerate()
+            .filter(|(_, limit)| is_log(limit));
         let mut unsettled = Claims::new();
         for (log, (limit, _)) in logs.enumerate() {
             let Some(Value::BulkString(summary)) = self.reply.logs.get(first + log) else {
@@ -195,35 +257,65 @@ fn stored_state(limit: &Limit, text: &[u8]) -> Option<Stored> {
             Some(Stored::Window { end, count })
         }
         Algorithm::SlidingWindowCounter => {
-            let [number, current, previous] = unpacked(text, [4, 4, 4]).or_else(|| unpacked(text, [8, 8, 8]))?;
-            Some(Stored::Counter { end: number.saturating_mul(period), current, previous })
+            let [number, current, previous] =
+                unpacked(text, [4, 4, 4]).or_else(|| unpacked(text, [8, 8, 8]))?;
+            Some(Stored::Counter {
+                end: number.saturating_mul(period),
+                current,
+                previous,
+            })
         }
-        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => stored_bucket(limit, text),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
+            stored_bucket(limit, text)
+        }
         Algorithm::SlidingWindowLog => None,
     }
 }
 
 /// Reads the state with the numbers of this bucket, beside other limits.
 fn stored_version(limit: &Limit, text: &[u8]) -> Option<Stored> {
-    let (versions, []) = text.as_chunks::<32>() else { return None };
+    let (versions, []) = text.as_chunks::<32>() else {
+        return None;
+    };
     let numbers = BucketNumbers::new(limit).to_bytes();
-    let own = versions.iter().find_map(|version| version.strip_prefix(&numbers));
-    let Some(own) = own else { return Some(Stored::Fresh) };
+    let own = versions
+        .iter()
+        .find_map(|version| version.strip_prefix(&numbers));
+    let Some(own) = own else {
+        return Some(Stored::Fresh);
+    };
     let [free_at, part] = unpacked(own, [8, 8])?;
-    Some(Stored::Bucket { free_at, part, denominator: Refill::new(limit).denominator })
+    Some(Stored::Bucket {
+        free_at,
+        part,
+        denominator: Refill::new(limit).denominator,
+    })
 }
 
 fn stored_bucket(limit: &Limit, text: &[u8]) -> Option<Stored> {
     if text.iter().all(u8::is_ascii_digit) {
         let free_at = std::str::from_utf8(text).ok()?.parse().ok()?;
-        return Some(Stored::Bucket { free_at, part: 0, denominator: 1 });
+        return Some(Stored::Bucket {
+            free_at,
+            part: 0,
+            denominator: 1,
+        });
     }
-    let [free_at, part, denominator] = unpacked(text, [8, 2, 2]).or_else(|| unpacked(text, [8, 8, 8]))?;
+    let [free_at, part, denominator] =
+        unpacked(text, [8, 2, 2]).or_else(|| unpacked(text, [8, 8, 8]))?;
     // A part of another rate's denominator says nothing here: up to the next microsecond.
     Some(if denominator == Refill::new(limit).denominator {
-        Stored::Bucket { free_at, part, denominator }
+        Stored::Bucket {
+            free_at,
+            part,
+            denominator,
+        }
     } else {
-        Stored::Bucket { free_at: free_at.saturating_add(1), part: 0, denominator: 1 }
+        Stored::Bucket {
+            free_at: free_at.saturating_add(1),
+            part: 0,
+            denominator: 1,
+        }
     })
 }
 
@@ -232,7 +324,9 @@ fn unpacked<const N: usize>(mut text: &[u8], sizes: [usize; N]) -> Option<[u64; 
     let mut numbers = [0; N];
     for (number, size) in numbers.iter_mut().zip(sizes) {
         let (bytes, rest) = text.split_at_checked(size)?;
-        *number = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        *number = bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte));
         text = rest;
     }
     text.is_empty().then_some(numbers)
@@ -242,8 +336,16 @@ fn unpacked<const N: usize>(mut text: &[u8], sizes: [usize; N]) -> Option<[u64; 
 /// settlement, the entry from which on it goes on, and by how much.
 fn log_summary(text: &[u8]) -> Option<Stored> {
     match numbers(std::str::from_utf8(text).ok()?)?[..] {
-        [live, newest] => Some(Stored::Log { waits_for: None, newest, live }),
-        [live, newest, at, total] => Some(Stored::Log { waits_for: Some((at, total)), newest, live }),
+        [live, newest] => Some(Stored::Log {
+            waits_for: None,
+            newest,
+            live,
+        }),
+        [live, newest, at, total] => Some(Stored::Log {
+            waits_for: Some((at, total)),
+            newest,
+            live,
+        }),
         _ => None,
     }
 }

@@ -23,8 +23,14 @@ impl OwnRuntime {
             // A name that is being looked up, on a thread of its own, is not waited for.
             runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new().name("tidegate-redis".to_owned()).spawn(run)?;
-        Ok(Self { handle, end: Some(end), thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("tidegate-redis".to_owned())
+            .spawn(run)?;
+        Ok(Self {
+            handle,
+            end: Some(end),
+            thread: Some(thread),
+        })
     }
 
     pub(crate) fn handle(&self) -> &Handle {

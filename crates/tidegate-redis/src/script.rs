@@ -73,13 +73,17 @@ impl Script {
 
     /// The script for everything else. There is one.
     pub(crate) fn generic() -> &'static Self {
-        static GENERIC_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::of(Composer::generic().compose(GENERIC)));
+        static GENERIC_SCRIPT: LazyLock<Script> =
+            LazyLock::new(|| Script::of(Composer::generic().compose(GENERIC)));
         &GENERIC_SCRIPT
     }
 
     fn of(text: String) -> Self {
         let sha = redis::Script::new(&text).get_hash().into();
-        Self { text: text.into(), sha }
+        Self {
+            text: text.into(),
+            sha,
+        }
     }
 }
 
@@ -112,22 +116,45 @@ struct Scope {
 
 impl Composer {
     fn new(policy: &Policy, load: Load) -> Self {
-        let algorithms: Vec<Algorithm> = stored_limits(policy).map(|limit| limit.algorithm()).collect();
+        let algorithms: Vec<Algorithm> = stored_limits(policy)
+            .map(|limit| limit.algorithm())
+            .collect();
         let is_log = |algorithm| algorithm == Algorithm::SlidingWindowLog;
-        let log_count = algorithms.iter().filter(|algorithm| is_log(**algorithm)).count();
+        let log_count = algorithms
+            .iter()
+            .filter(|algorithm| is_log(**algorithm))
+            .count();
         let record_count = algorithms.len() - log_count;
         let mut log_at = usize::from(record_count > 0);
         let mut parts = Vec::new();
         for algorithm in algorithms {
             let file = FILES[usize::from(kind(algorithm)) - 1];
-            parts.push(Part { file, is_log: is_log(algorithm), log_at });
+            parts.push(Part {
+                file,
+                is_log: is_log(algorithm),
+                log_at,
+            });
             log_at += usize::from(is_log(algorithm));
         }
-        Self { load, parts, record_count, log_count, text: String::new(), numbers: 0 }
+        Self {
+            load,
+            parts,
+            record_count,
+            log_count,
+            text: String::new(),
+            numbers: 0,
+        }
     }
 
     fn generic() -> Self {
-        Self { load: Load::Many, parts: Vec::new(), record_count: 0, log_count: 0, text: String::new(), numbers: 0 }
+        Self {
+            load: Load::Many,
+            parts: Vec::new(),
+            record_count: 0,
+            log_count: 0,
+            text: String::new(),
+            numbers: 0,
+        }
     }
 
     fn is_generic(&self) -> bool {
@@ -142,8 +169,13 @@ impl Composer {
     /// Adds some lines, and what they ask for.
     fn add(&mut self, lines: &str, scope: Option<Scope>) {
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            match line.strip_prefix("--@ ").map(|directive| directive.split_once(' ').unwrap_or((directive, ""))) {
-                Some(("include", name)) if self.is_generic() => self.add(section(FRAME, name), scope),
+            match line
+                .strip_prefix("--@ ")
+                .map(|directive| directive.split_once(' ').unwrap_or((directive, "")))
+            {
+                Some(("include", name)) if self.is_generic() => {
+                    self.add(section(FRAME, name), scope)
+                }
                 Some(("include", name)) => self.add(self.frame_section(name), scope),
                 Some(("own", name)) => {
                     if let Some(Scope { file, .. }) = scope {
@@ -153,17 +185,36 @@ impl Composer {
                 Some(("each", name)) if self.is_generic() => self.add_for_any(name),
                 Some(("each", name)) => {
                     for (limit, part) in (1..).zip(self.parts.clone()) {
-                        self.add(self.own_section(part.file, name), Some(Scope { limit, file: part.file }));
+                        self.add(
+                            self.own_section(part.file, name),
+                            Some(Scope {
+                                limit,
+                                file: part.file,
+                            }),
+                        );
                     }
                 }
                 Some(("record", name)) => {
-                    for (limit, part) in (1..).zip(self.parts.clone()).filter(|(_, part)| !part.is_log) {
-                        self.add(section(FRAME, name), Some(Scope { limit, file: part.file }));
+                    for (limit, part) in (1..)
+                        .zip(self.parts.clone())
+                        .filter(|(_, part)| !part.is_log)
+                    {
+                        self.add(
+                            section(FRAME, name),
+                            Some(Scope {
+                                limit,
+                                file: part.file,
+                            }),
+                        );
                     }
                 }
                 Some(("all", name)) => {
                     let files = FILES.iter().filter(|file| {
-                        self.is_generic() || self.parts.iter().any(|part| std::ptr::eq(part.file, **file))
+                        self.is_generic()
+                            || self
+                                .parts
+                                .iter()
+                                .any(|part| std::ptr::eq(part.file, **file))
                     });
                     for file in files.copied().collect::<Vec<_>>() {
                         self.add(section(file, name), None);
@@ -178,12 +229,17 @@ impl Composer {
     /// The section of an algorithm for policies of as many limits as this one has.
     fn own_section(&self, file: &'static str, name: &str) -> &'static str {
         let several = format!("{name}, several");
-        if self.parts.len() > 1 && has_section(file, &several) { section(file, &several) } else { section(file, name) }
+        if self.parts.len() > 1 && has_section(file, &several) {
+            section(file, &several)
+        } else {
+            section(file, name)
+        }
     }
 
     /// The section of every algorithm, in a loop that chooses by the limit's kind.
     fn add_for_any(&mut self, name: &str) {
-        self.text.push_str("for limit = 1, #limits do\nlocal l = limits[limit]\n");
+        self.text
+            .push_str("for limit = 1, #limits do\nlocal l = limits[limit]\n");
         for (number, file) in FILES.into_iter().enumerate() {
             let several = format!("{name}, several");
             let scope = Some(Scope { limit: 0, file });
@@ -208,7 +264,9 @@ impl Composer {
     /// A section of the frame, of those that there are several of the one that fits.
     fn frame_section(&self, name: &str) -> &'static str {
         let chosen = match (name, self.record_count, self.log_count) {
-            ("texts" | "joined" | "keep" | "write values", 0, _) | ("logs" | "no logs", _, 0) => return "",
+            ("texts" | "joined" | "keep" | "write values", 0, _) | ("logs" | "no logs", _, 0) => {
+                return "";
+            }
             ("values", 0, _) => "no values",
             ("values", _, _) if self.load == Load::One => "values",
             ("values", _, 0) => "values of one",
@@ -241,16 +299,23 @@ impl Composer {
             line = format!("{names}={values}");
             if values.trim() == "NUMBERS" {
                 let formats = "I8".repeat(names.matches('$').count());
-                line = format!("{}, number_at = unpack_numbers('>{formats}', ARGV[1], number_at)", names.trim());
+                line = format!(
+                    "{}, number_at = unpack_numbers('>{formats}', ARGV[1], number_at)",
+                    names.trim()
+                );
             } else if values.trim() == "IDENTITY" {
-                line = format!("{names}= string.sub(ARGV[1], number_at, number_at + 15)\nnumber_at = number_at + 16");
+                line = format!(
+                    "{names}= string.sub(ARGV[1], number_at, number_at + 15)\nnumber_at = number_at + 16"
+                );
             }
         }
         let count = names.matches('$').count();
         let mut rest = &line[..];
         while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '_') {
             let (before, from) = rest.split_at(start);
-            let end = from.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$')).unwrap_or(from.len());
+            let end = from
+                .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$'))
+                .unwrap_or(from.len());
             let (word, after) = from.split_at(end);
             self.text.push_str(before);
             self.add_word(word, scope, count);
@@ -282,7 +347,11 @@ impl Composer {
             "LOG_COUNT" => self.log_count.to_string(),
             "LOG_KIND" => kind(Algorithm::SlidingWindowLog).to_string(),
             "LOG" if self.is_generic() => "l.log_at".to_owned(),
-            "LOG" => self.parts.get(limit.wrapping_sub(1)).map_or(0, |part| part.log_at).to_string(),
+            "LOG" => self
+                .parts
+                .get(limit.wrapping_sub(1))
+                .map_or(0, |part| part.log_at)
+                .to_string(),
             _ => match word.strip_suffix('$') {
                 Some(name) if self.is_generic() => format!("l.{name}"),
                 Some(name) => format!("{name}{limit}"),
@@ -300,13 +369,19 @@ fn has_section(file: &str, name: &str) -> bool {
 /// A section of a file: from the line that names it to the next that names one. Nothing where there is none.
 fn section(file: &'static str, name: &str) -> &'static str {
     let header = format!("\n--@ {name}\n");
-    let Some(start) = file.find(&header).map(|at| at + header.len()) else { return "" };
-    let Some(text) = file.get(start..) else { return "" };
+    let Some(start) = file.find(&header).map(|at| at + header.len()) else {
+        return "";
+    };
+    let Some(text) = file.get(start..) else {
+        return "";
+    };
     let mut end = text.len();
     let mut at = 0;
     for line in text.split_inclusive('\n') {
         let is_header = line.strip_prefix("--@ ").is_some_and(|rest| {
-            !["include ", "each ", "own ", "record ", "all "].iter().any(|directive| rest.starts_with(directive))
+            !["include ", "each ", "own ", "record ", "all "]
+                .iter()
+                .any(|directive| rest.starts_with(directive))
         });
         if is_header {
             end = at;
@@ -323,14 +398,29 @@ mod tests {
 
     #[test]
     fn every_word_is_replaced() {
-        let policies = ["gcra 1/s", "sliding_window_log 1/s", "gcra 1/s; sliding_window_log 2/s; fixed_window 3/m"];
+        let policies = [
+            "gcra 1/s",
+            "sliding_window_log 1/s",
+            "gcra 1/s; sliding_window_log 2/s; fixed_window 3/m",
+        ];
         let mut scripts = vec![Script::generic().clone()];
         for policy in policies {
-            scripts.extend([Load::One, Load::Many].map(|load| Script::check(&policy.parse().unwrap(), load).unwrap()));
+            scripts.extend(
+                [Load::One, Load::Many]
+                    .map(|load| Script::check(&policy.parse().unwrap(), load).unwrap()),
+            );
         }
         for script in scripts {
             let text = script.text.replace("'^%d+$'", "");
-            for left in ["$", "--", "NUMBERS", "IDENTITY", "VERDICT", "KEYS_A_CHECK", "LOG_"] {
+            for left in [
+                "$",
+                "--",
+                "NUMBERS",
+                "IDENTITY",
+                "VERDICT",
+                "KEYS_A_CHECK",
+                "LOG_",
+            ] {
                 assert!(!text.contains(left), "{left} is left in:\n{text}");
             }
         }
@@ -348,7 +438,10 @@ mod tests {
             ("fixed_window", "fixed_window 1/s"),
             ("sliding_window_counter", "sliding_window_counter 1/s"),
             ("sliding_window_log", "sliding_window_log 1/s"),
-            ("bucket_window_and_log", "gcra 1/s; fixed_window 1/m; sliding_window_log 1/h"),
+            (
+                "bucket_window_and_log",
+                "gcra 1/s; fixed_window 1/m; sliding_window_log 1/h",
+            ),
         ] {
             scripts.push((format!("{name}.one"), check(policy, Load::One)));
             scripts.push((format!("{name}.many"), check(policy, Load::Many)));
@@ -360,7 +453,11 @@ mod tests {
                 std::fs::write(&path, &*script.text).unwrap();
             }
             let golden = std::fs::read_to_string(&path).unwrap_or_default();
-            assert!(golden == *script.text, "{} is not what Redis runs: see this test", path.display());
+            assert!(
+                golden == *script.text,
+                "{} is not what Redis runs: see this test",
+                path.display()
+            );
         }
     }
 
@@ -378,7 +475,9 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         let mut bytes = Script::generic().text.len();
         for _ in 0..5_000 {
-            let limits: Vec<&str> = (0..random.usize(1..=8)).map(|_| *random.choice(&kinds).unwrap()).collect();
+            let limits: Vec<&str> = (0..random.usize(1..=8))
+                .map(|_| *random.choice(&kinds).unwrap())
+                .collect();
             let policy = limits.join("; ").parse().unwrap();
             for load in [Load::One, Load::Many] {
                 if let Some(script) = Script::check(&policy, load)

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tidegate_core::{
-    Admission, BlockingError, Claims, Cost, Decision, Degraded, Key, Policy, Settlement, Store, StoreError,
-    StoreHealth, remote,
+    Admission, BlockingError, Claims, Cost, Decision, Degraded, Key, Policy, Settlement, Store,
+    StoreError, StoreHealth, remote,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
@@ -74,8 +74,14 @@ impl RedisStore {
         };
         let info = redis::cmd("INFO").arg("memory").to_owned();
         let asked = info.query_async::<String>(&mut connection);
-        let text = tokio::time::timeout(self.0.settings.connect_timeout, asked).await.ok()?.ok()?;
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let text = tokio::time::timeout(self.0.settings.connect_timeout, asked)
+            .await
+            .ok()?
+            .ok()?;
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        };
         let has_maximum = field("maxmemory").is_some_and(|bytes| bytes.trim() != "0");
         let policy = field("maxmemory_policy")?.trim();
         (has_maximum && policy != "noeviction").then(|| policy.to_owned())
@@ -94,21 +100,44 @@ impl RedisStore {
     }
 
     /// In one call, where all keys are on one server.
-    async fn answers_together(&self, line: &Line, asks: Vec<Ask>) -> Result<Vec<Admission>, StoreError> {
+    async fn answers_together(
+        &self,
+        line: &Line,
+        asks: Vec<Ask>,
+    ) -> Result<Vec<Admission>, StoreError> {
         let deadline = Instant::now() + self.0.settings.deadline;
-        let outcomes = line.send(Parcel { is_together: true, ..Parcel::of(asks) }, deadline).await;
+        let outcomes = line
+            .send(
+                Parcel {
+                    is_together: true,
+                    ..Parcel::of(asks)
+                },
+                deadline,
+            )
+            .await;
         let answers: Result<Vec<Answer>, AskError> = outcomes.into_iter().map(settled).collect();
         let admission = |answer: Answer| (answer.decision, answer.claims);
-        Ok(answers.map_err(|error| self.failed(error))?.into_iter().map(admission).collect())
+        Ok(answers
+            .map_err(|error| self.failed(error))?
+            .into_iter()
+            .map(admission)
+            .collect())
     }
 
     /// On a task of its own: a caller that goes away in the middle leaves nothing half taken.
-    async fn answers_in_order(&self, requests: &[Request<'_>]) -> Result<Vec<Option<Admission>>, StoreError> {
+    async fn answers_in_order(
+        &self,
+        requests: &[Request<'_>],
+    ) -> Result<Vec<Option<Admission>>, StoreError> {
         let store = self.clone();
-        let owned: Vec<(RedisPlan, Vec<u8>, Cost)> =
-            requests.iter().map(|(plan, key, cost)| ((*plan).clone(), key.as_bytes().to_vec(), *cost)).collect();
+        let owned: Vec<(RedisPlan, Vec<u8>, Cost)> = requests
+            .iter()
+            .map(|(plan, key, cost)| ((*plan).clone(), key.as_bytes().to_vec(), *cost))
+            .collect();
         let task = self.0.runtime.spawn(async move {
-            let keyed = owned.iter().filter_map(|(plan, key, cost)| Some((plan, Key::new(key).ok()?, *cost)));
+            let keyed = owned
+                .iter()
+                .filter_map(|(plan, key, cost)| Some((plan, Key::new(key).ok()?, *cost)));
             remote::check_in_order(&store, &keyed.collect::<Vec<_>>()).await
         });
         match task.await {
@@ -128,7 +157,11 @@ impl RedisStore {
                 continue;
             }
             for answer in self.answer_part(part).await {
-                if let Err(error @ (AskError::Timeout | AskError::Disconnected(_) | AskError::BreakerOpen(_))) = &answer
+                if let Err(
+                    error @ (AskError::Timeout
+                    | AskError::Disconnected(_)
+                    | AskError::BreakerOpen(_)),
+                ) = &answer
                 {
                     lost = Some(error.clone());
                 }
@@ -145,7 +178,12 @@ impl RedisStore {
         let deadline = Instant::now() + self.0.settings.deadline;
         match &self.0.route {
             Route::Cluster(cluster) => cluster.ask_many(asks, deadline).await,
-            Route::Single(line) => line.send(Parcel::of(asks), deadline).await.into_iter().map(settled).collect(),
+            Route::Single(line) => line
+                .send(Parcel::of(asks), deadline)
+                .await
+                .into_iter()
+                .map(settled)
+                .collect(),
         }
     }
 
@@ -156,7 +194,12 @@ impl RedisStore {
             if answer.claims.is_empty() {
                 break;
             }
-            answer = self.answer(Ask { act: Act::Settle(answer.claims), ..ask.clone() }).await?;
+            answer = self
+                .answer(Ask {
+                    act: Act::Settle(answer.claims),
+                    ..ask.clone()
+                })
+                .await?;
         }
         Ok(answer.decision)
     }
@@ -172,7 +215,10 @@ impl RedisStore {
 
     /// Timers and tasks belong to the store's runtime, whatever polls the future.
     fn in_runtime<F: Future>(&self, future: F) -> InRuntime<F> {
-        InRuntime { runtime: self.0.runtime.clone(), future: Box::pin(future) }
+        InRuntime {
+            runtime: self.0.runtime.clone(),
+            future: Box::pin(future),
+        }
     }
 }
 
@@ -200,7 +246,10 @@ fn merged<'a>(requests: &[Request<'a>]) -> (Vec<Request<'a>>, Vec<usize>) {
     let (mut merged, mut names, mut places) = (Vec::<Request<'a>>::new(), Vec::new(), Vec::new());
     for (plan, key, cost) in requests {
         let name = plan.name(*key);
-        let place = names.iter().position(|other| *other == name).unwrap_or(merged.len());
+        let place = names
+            .iter()
+            .position(|other| *other == name)
+            .unwrap_or(merged.len());
         places.push(place);
         match merged.get_mut(place) {
             Some((_, _, sum)) => *sum = sum.plus(*cost),
@@ -232,31 +281,59 @@ impl Store for RedisStore {
         RedisPlan::new(&self.0.settings.prefix, namespace, policy)
     }
 
-    async fn check(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+    async fn check(
+        &self,
+        plan: &RedisPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Decision, StoreError> {
         self.decide(Ask::new(plan, Act::Check, key, cost)).await
     }
 
-    async fn check_many(&self, plan: &RedisPlan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
-        let asks = requests.iter().map(|(key, cost)| Ask::new(plan, Act::Check, *key, *cost)).collect();
+    async fn check_many(
+        &self,
+        plan: &RedisPlan,
+        requests: &[(Key<'_>, Cost)],
+    ) -> Vec<Result<Decision, StoreError>> {
+        let asks = requests
+            .iter()
+            .map(|(key, cost)| Ask::new(plan, Act::Check, *key, *cost))
+            .collect();
         self.in_runtime(self.answers(asks)).await
     }
 
-    async fn admit(&self, requests: &[(&RedisPlan, Key<'_>, Cost)]) -> Result<Vec<Option<Admission>>, StoreError> {
+    async fn admit(
+        &self,
+        requests: &[(&RedisPlan, Key<'_>, Cost)],
+    ) -> Result<Vec<Option<Admission>>, StoreError> {
         let (requests, places) = merged(requests);
         let admissions = match &self.0.route {
             Route::Single(line) => {
-                let asks = requests.iter().map(|(plan, key, cost)| Ask::new(plan, Act::Check, *key, *cost)).collect();
+                let asks = requests
+                    .iter()
+                    .map(|(plan, key, cost)| Ask::new(plan, Act::Check, *key, *cost))
+                    .collect();
                 let admissions = self.in_runtime(self.answers_together(line, asks)).await?;
                 admissions.into_iter().map(Some).collect()
             }
             // The keys may be on different nodes.
             Route::Cluster(_) => self.answers_in_order(&requests).await?,
         };
-        Ok(places.into_iter().map(|place| admissions.get(place).cloned().flatten()).collect())
+        Ok(places
+            .into_iter()
+            .map(|place| admissions.get(place).cloned().flatten())
+            .collect())
     }
 
-    async fn admit_one(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
-        let answer = self.in_runtime(self.answer(Ask::new(plan, Act::Check, key, cost))).await?;
+    async fn admit_one(
+        &self,
+        plan: &RedisPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Admission, StoreError> {
+        let answer = self
+            .in_runtime(self.answer(Ask::new(plan, Act::Check, key, cost)))
+            .await?;
         Ok((answer.decision, answer.claims))
     }
 
@@ -266,7 +343,11 @@ impl Store for RedisStore {
         key: Key<'_>,
         settlement: &Settlement<'_>,
     ) -> Result<Decision, StoreError> {
-        let Settlement { claims, taken, actual } = settlement;
+        let Settlement {
+            claims,
+            taken,
+            actual,
+        } = settlement;
         let Some(given_back) = taken.checked_sub(*actual) else {
             let extra = actual.checked_sub(*taken).unwrap_or(Cost::ZERO);
             return self.decide(Ask::new(plan, Act::Charge, key, extra)).await;
@@ -279,18 +360,30 @@ impl Store for RedisStore {
         }
         // On a task of its own: a caller that goes away leaves nothing unsettled.
         let store = self.clone();
-        match self.0.runtime.spawn(async move { store.settle_rest(ask, answer).await }).await {
+        match self
+            .0
+            .runtime
+            .spawn(async move { store.settle_rest(ask, answer).await })
+            .await
+        {
             Ok(decision) => decision,
             Err(gone) => Err(StoreError::new(Degraded::Disconnected, gone)),
         }
     }
 
-    async fn refund(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+    async fn refund(
+        &self,
+        plan: &RedisPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Decision, StoreError> {
         self.decide(Ask::new(plan, Act::Refund, key, cost)).await
     }
 
     async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<(), StoreError> {
-        self.decide(Ask::new(plan, Act::Reset, key, Cost::ZERO)).await.map(drop)
+        self.decide(Ask::new(plan, Act::Reset, key, Cost::ZERO))
+            .await
+            .map(drop)
     }
 
     async fn keep_receipt(
@@ -305,7 +398,12 @@ impl Store for RedisStore {
         self.decide(ask.for_receipt(id)).await.map(drop)
     }
 
-    async fn take_receipt(&self, plan: &RedisPlan, key: Key<'_>, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    async fn take_receipt(
+        &self,
+        plan: &RedisPlan,
+        key: Key<'_>,
+        id: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let ask = Ask::new(plan, Act::Take, key, Cost::ZERO).for_receipt(id);
         Ok(self.in_runtime(self.answer(ask)).await?.bytes)
     }
@@ -338,7 +436,9 @@ impl Store for RedisStore {
 
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisStore").field("health", &self.health()).finish_non_exhaustive()
+        f.debug_struct("RedisStore")
+            .field("health", &self.health())
+            .finish_non_exhaustive()
     }
 }
 

@@ -14,8 +14,7 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(3_600);
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
 /// What the schemes are, for errors.
-const SCHEMES: &str =
-    "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://";
+const SCHEMES: &str = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://";
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,14 +31,21 @@ pub(crate) enum Topology {
     /// One server, by its socket.
     Unix(PathBuf),
     /// Sentinels, which know where the primary of this name is.
-    Sentinel { sentinels: Vec<Address>, master: String },
+    Sentinel {
+        sentinels: Vec<Address>,
+        master: String,
+    },
     /// Nodes of a cluster, which know the others.
     Cluster(Vec<Address>),
 }
 
 /// A node's host, or the one that was asked where it does not know its own.
 pub(crate) fn known_host<'a>(host: &'a str, asked: &'a str) -> &'a str {
-    if matches!(host, "" | "?") { asked } else { host }
+    if matches!(host, "" | "?") {
+        asked
+    } else {
+        host
+    }
 }
 
 /// Who is asking.
@@ -102,8 +108,14 @@ impl FromStr for RedisUrl {
         };
         let (login, rest) = login(rest)?;
         let (topology, database) = place(kind, rest)?;
-        let mut url =
-            Self { topology, login, sentinel_login: Login::default(), database, tls, settings: Settings::default() };
+        let mut url = Self {
+            topology,
+            login,
+            sentinel_login: Login::default(),
+            database,
+            tls,
+            settings: Settings::default(),
+        };
         for option in query.split('&').filter(|option| !option.is_empty()) {
             url.set(option)?;
         }
@@ -121,15 +133,23 @@ enum Kind {
 
 fn decoded(text: &str) -> Result<String, UrlError> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| UrlError("a part is not UTF-8 once its percent signs are read".to_owned()))
+    decoded
+        .map(Into::into)
+        .map_err(|_| UrlError("a part is not UTF-8 once its percent signs are read".to_owned()))
 }
 
 /// `user:password@`, `:password@`, or nothing. The last `@` counts, so that one in a password may stand as it is.
 fn login(rest: &str) -> Result<(Login, &str), UrlError> {
-    let Some((login, rest)) = rest.rsplit_once('@') else { return Ok((Login::default(), rest)) };
+    let Some((login, rest)) = rest.rsplit_once('@') else {
+        return Ok((Login::default(), rest));
+    };
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     let some = |text: &str| -> Result<Option<String>, UrlError> {
-        if text.is_empty() { Ok(None) } else { decoded(text).map(Some) }
+        if text.is_empty() {
+            Ok(None)
+        } else {
+            decoded(text).map(Some)
+        }
     };
     let (user, password) = match (some(user), some(password)) {
         (Ok(user), Ok(password)) => (user, password),
@@ -150,22 +170,39 @@ fn place(kind: Kind, rest: &str) -> Result<(Topology, i64), UrlError> {
         return Ok((Topology::Unix(path.into()), 0));
     }
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let default_port = if kind == Kind::Sentinel { DEFAULT_SENTINEL_PORT } else { DEFAULT_PORT };
-    let addresses = hosts.split(',').map(|host| address(host, default_port)).collect::<Result<Vec<_>, _>>()?;
+    let default_port = if kind == Kind::Sentinel {
+        DEFAULT_SENTINEL_PORT
+    } else {
+        DEFAULT_PORT
+    };
+    let addresses = hosts
+        .split(',')
+        .map(|host| address(host, default_port))
+        .collect::<Result<Vec<_>, _>>()?;
     match kind {
         Kind::Sentinel => {
             let (master, number) = path.split_once('/').unwrap_or((path, ""));
             let master = decoded(master)?;
             if master.is_empty() {
-                return error("no name of a primary: expected redis+sentinel://host:26379,host:26379/NAME");
+                return error(
+                    "no name of a primary: expected redis+sentinel://host:26379,host:26379/NAME",
+                );
             }
-            Ok((Topology::Sentinel { sentinels: addresses, master }, database(number)?))
+            Ok((
+                Topology::Sentinel {
+                    sentinels: addresses,
+                    master,
+                },
+                database(number)?,
+            ))
         }
         Kind::Cluster if database(path)? != 0 => error("a Redis Cluster has database 0 only"),
         Kind::Cluster => Ok((Topology::Cluster(addresses), 0)),
         Kind::Single | Kind::Unix => match <[Address; 1]>::try_from(addresses) {
             Ok([address]) => Ok((Topology::Single(address), database(path)?)),
-            Err(_) => error("several hosts: expected one, or redis+sentinel:// or redis+cluster://"),
+            Err(_) => {
+                error("several hosts: expected one, or redis+sentinel:// or redis+cluster://")
+            }
         },
     }
 }
@@ -173,10 +210,9 @@ fn place(kind: Kind, rest: &str) -> Result<(Topology, i64), UrlError> {
 fn database(text: &str) -> Result<i64, UrlError> {
     match text.trim_end_matches('/') {
         "" => Ok(0),
-        number => number
-            .parse::<u16>()
-            .map(i64::from)
-            .map_err(|_| UrlError("the database is invalid: expected a number such as 0".to_owned())),
+        number => number.parse::<u16>().map(i64::from).map_err(|_| {
+            UrlError("the database is invalid: expected a number such as 0".to_owned())
+        }),
     }
 }
 
@@ -194,11 +230,15 @@ pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, UrlError
     }
     let port = match port {
         "" => default_port,
-        port => {
-            port.parse().map_err(|_| UrlError("the port is invalid: expected a number, as in host:6379".to_owned()))?
-        }
+        port => port.parse().map_err(|_| {
+            UrlError("the port is invalid: expected a number, as in host:6379".to_owned())
+        })?,
     };
-    let host = if host.is_empty() { "127.0.0.1".to_owned() } else { decoded(host)? };
+    let host = if host.is_empty() {
+        "127.0.0.1".to_owned()
+    } else {
+        decoded(host)?
+    };
     Ok(Address { host, port })
 }
 
@@ -216,13 +256,23 @@ impl RedisUrl {
             "sentinel_password" => self.sentinel_login.password = Some(value),
             "ca" | "cert" | "key" | "insecure" => match &mut self.tls {
                 Some(tls) => tls.set(name, value)?,
-                None => return error(format!("`{name}` is about TLS: expected rediss:// in place of redis://")),
+                None => {
+                    return error(format!(
+                        "`{name}` is about TLS: expected rediss:// in place of redis://"
+                    ));
+                }
             },
             _ => {
                 // It may be a part of a password that has a `?` in it.
-                let is_name =
-                    option.contains('=') && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-                let shown = if is_name { format!(" `{name}`") } else { String::new() };
+                let is_name = option.contains('=')
+                    && name
+                        .bytes()
+                        .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+                let shown = if is_name {
+                    format!(" `{name}`")
+                } else {
+                    String::new()
+                };
                 return error(format!(
                     "unknown option{shown}: expected prefix, timeout, connect_timeout, max_waiting, sentinel_user, \
                      sentinel_password, ca, cert, key or insecure; of a limiter also failure, instances, deny_cache or lazy"
@@ -245,7 +295,9 @@ impl RedisUrl {
         if self.settings.deadline.is_zero() || self.settings.connect_timeout.is_zero() {
             return error("a timeout of 0 leaves no time to answer");
         }
-        if let Some(Tls { certificate, key, .. }) = &self.tls
+        if let Some(Tls {
+            certificate, key, ..
+        }) = &self.tls
             && certificate.is_some() != key.is_some()
         {
             return error("`cert` and `key` belong together");
@@ -273,23 +325,35 @@ impl Tls {
 }
 
 fn number(name: &str, value: &str) -> Result<usize, UrlError> {
-    value.replace('_', "").parse().map_err(|_| UrlError(format!("{name} is invalid: expected a whole number")))
+    value
+        .replace('_', "")
+        .parse()
+        .map_err(|_| UrlError(format!("{name} is invalid: expected a whole number")))
 }
 
 /// `50ms`, `2s`; a bare number is milliseconds.
 fn duration(name: &str, text: &str) -> Result<Duration, UrlError> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let (number, unit) = text.split_at(
+        text.find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len()),
+    );
     let duration = number.parse().ok().and_then(|number: u32| match unit {
         "ms" | "" => Some(Duration::from_millis(u64::from(number))),
         "s" => Some(Duration::from_secs(u64::from(number))),
         _ => None,
     });
-    duration.ok_or_else(|| UrlError(format!("{name} is invalid: expected a time such as 50ms or 2s")))
+    duration.ok_or_else(|| {
+        UrlError(format!(
+            "{name} is invalid: expected a time such as 50ms or 2s"
+        ))
+    })
 }
 
 impl std::fmt::Debug for Login {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("Login")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -302,31 +366,70 @@ mod tests {
     }
 
     fn at(host: &str, port: u16) -> Address {
-        Address { host: host.to_owned(), port }
+        Address {
+            host: host.to_owned(),
+            port,
+        }
     }
 
     #[test]
     fn places() {
-        assert_eq!(read("redis://").topology, Topology::Single(at("127.0.0.1", 6379)));
-        assert_eq!(read("redis://db.example/").topology, Topology::Single(at("db.example", 6379)));
-        assert_eq!(read("rediss://[::1]:7000/2").topology, Topology::Single(at("::1", 7000)));
+        assert_eq!(
+            read("redis://").topology,
+            Topology::Single(at("127.0.0.1", 6379))
+        );
+        assert_eq!(
+            read("redis://db.example/").topology,
+            Topology::Single(at("db.example", 6379))
+        );
+        assert_eq!(
+            read("rediss://[::1]:7000/2").topology,
+            Topology::Single(at("::1", 7000))
+        );
         assert_eq!(read("rediss://h/2").database, 2);
-        assert_eq!(read("unix:///run/redis.sock").topology, Topology::Unix("/run/redis.sock".into()));
+        assert_eq!(
+            read("unix:///run/redis.sock").topology,
+            Topology::Unix("/run/redis.sock".into())
+        );
         let sentinels = vec![at("a", 1), at("b", 26_379)];
-        let sentinel = Topology::Sentinel { sentinels, master: "mymaster".to_owned() };
+        let sentinel = Topology::Sentinel {
+            sentinels,
+            master: "mymaster".to_owned(),
+        };
         assert_eq!(read("redis+sentinel://a:1,b/mymaster/3").topology, sentinel);
-        assert_eq!(read("redis+cluster://a:1,b").topology, Topology::Cluster(vec![at("a", 1), at("b", 6379)]));
+        assert_eq!(
+            read("redis+cluster://a:1,b").topology,
+            Topology::Cluster(vec![at("a", 1), at("b", 6379)])
+        );
     }
 
     #[test]
     fn logins_and_options() {
-        let url = read("rediss://me:p%40ss@h/?prefix=app:&timeout=20ms&connect_timeout=2s&ca=/ca.pem&insecure");
-        assert_eq!(url.login, Login { user: Some("me".to_owned()), password: Some("p@ss".to_owned()) });
-        assert_eq!((&*url.settings.prefix, url.settings.deadline), ("app:", Duration::from_millis(20)));
+        let url = read(
+            "rediss://me:p%40ss@h/?prefix=app:&timeout=20ms&connect_timeout=2s&ca=/ca.pem&insecure",
+        );
+        assert_eq!(
+            url.login,
+            Login {
+                user: Some("me".to_owned()),
+                password: Some("p@ss".to_owned())
+            }
+        );
+        assert_eq!(
+            (&*url.settings.prefix, url.settings.deadline),
+            ("app:", Duration::from_millis(20))
+        );
         assert_eq!(url.settings.connect_timeout, Duration::from_secs(2));
-        let tls = Tls { ca: Some("/ca.pem".into()), is_insecure: true, ..Tls::default() };
+        let tls = Tls {
+            ca: Some("/ca.pem".into()),
+            is_insecure: true,
+            ..Tls::default()
+        };
         assert_eq!(url.tls, Some(tls));
-        assert_eq!(read("redis://:s@cret@h").login.password.as_deref(), Some("s@cret"));
+        assert_eq!(
+            read("redis://:s@cret@h").login.password.as_deref(),
+            Some("s@cret")
+        );
         assert!(!format!("{:?}", read("redis://me:hidden@h").login).contains("hidden"));
     }
 
@@ -355,7 +458,11 @@ mod tests {
             ("redis://h?colour=blue", "unknown option `colour`"),
         ];
         for (url, expected) in cases {
-            let message = url.parse::<RedisUrl>().err().unwrap_or_else(|| panic!("{url} was read")).to_string();
+            let message = url
+                .parse::<RedisUrl>()
+                .err()
+                .unwrap_or_else(|| panic!("{url} was read"))
+                .to_string();
             assert!(message.contains(expected), "{url}: {message}");
         }
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tidegate_core::{
-    Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Policy, Receipt, Store, Timestamp,
+    Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Policy, Receipt, Store,
+    Timestamp,
 };
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer};
@@ -33,17 +34,30 @@ struct Given {
 impl Given {
     fn connect(url: &str) -> Self {
         let clock = ManualClock::new();
-        let builder = RedisStore::builder(url).given_time(clock.clone(), KEEP).timeout(Duration::from_secs(10));
+        let builder = RedisStore::builder(url)
+            .given_time(clock.clone(), KEEP)
+            .timeout(Duration::from_secs(10));
         let store = builder.connect_blocking().unwrap();
         // Denials are remembered by this process' clock, which is not the one that is given.
-        let limiter = Limiter::builder(store, "1/s".parse().unwrap()).deny_cache(0).build();
-        Self { limiter, clock, cases: AtomicU64::new(0) }
+        let limiter = Limiter::builder(store, "1/s".parse().unwrap())
+            .deny_cache(0)
+            .build();
+        Self {
+            limiter,
+            clock,
+            cases: AtomicU64::new(0),
+        }
     }
 
     fn case(&self, policy: Policy) -> Case {
         let number = self.cases.fetch_add(1, Ordering::Relaxed);
         let (limiter, clock) = (self.limiter.with_policy(policy), self.clock.clone());
-        Case { limiter, clock, number, receipts: HashMap::new() }
+        Case {
+            limiter,
+            clock,
+            number,
+            receipts: HashMap::new(),
+        }
     }
 }
 
@@ -63,15 +77,29 @@ impl Subject for Case {
             Act::Check(cost) => self.limiter.check(&key).cost(cost).wait().unwrap(),
             Act::Refund(cost) => self.limiter.refund(&key, cost).wait().unwrap(),
             Act::Admit(cost, number) => {
-                let (decision, receipt) = self.limiter.check(&key).cost(cost).with_receipt().wait().unwrap();
+                let (decision, receipt) = self
+                    .limiter
+                    .check(&key)
+                    .cost(cost)
+                    .with_receipt()
+                    .wait()
+                    .unwrap();
                 self.receipts.insert(number, receipt);
                 decision
             }
             Act::Settle(number, actual) => {
                 let receipt = self.receipts.remove(&number).unwrap();
-                let settled = self.limiter.store().block_on(receipt.settle_and_look(actual)).unwrap().unwrap();
+                let settled = self
+                    .limiter
+                    .store()
+                    .block_on(receipt.settle_and_look(actual))
+                    .unwrap()
+                    .unwrap();
                 // A denied request has nothing to settle.
-                settled.first().copied().unwrap_or_else(|| self.limiter.check(&key).cost(0).wait().unwrap())
+                settled
+                    .first()
+                    .copied()
+                    .unwrap_or_else(|| self.limiter.check(&key).cost(0).wait().unwrap())
             }
         };
         assert_eq!(decision.degraded(), None, "{:?}", self.limiter.counters());
@@ -84,7 +112,10 @@ fn every_vector_on_one_server() {
     let server = RedisServer::start();
     let given = Given::connect(&server.url());
     vectors::run(|policy| given.case(policy));
-    assert!(server.keys().iter().all(|(_, ttl)| *ttl > 0), "something is stored without an expiry");
+    assert!(
+        server.keys().iter().all(|(_, ttl)| *ttl > 0),
+        "something is stored without an expiry"
+    );
 }
 
 #[test]
@@ -93,7 +124,10 @@ fn every_vector_on_a_cluster() {
     let given = Given::connect(&cluster.url());
     vectors::run(|policy| given.case(policy));
     for node in &cluster.nodes()[..3] {
-        assert!(node.keys().iter().all(|(_, ttl)| *ttl > 0), "something is stored without an expiry");
+        assert!(
+            node.keys().iter().all(|(_, ttl)| *ttl > 0),
+            "something is stored without an expiry"
+        );
     }
 }
 
@@ -104,11 +138,16 @@ fn every_vector_in_batches() {
     vectors::run(|policy| {
         let mut case = given.case(policy);
         move |at_ns: u64, key: &str, act: Act| {
-            let Act::Check(cost) = act else { return case.act(at_ns, key, act) };
+            let Act::Check(cost) = act else {
+                return case.act(at_ns, key, act);
+            };
             case.clock.set(Timestamp::from_nanos(at_ns));
             let key = format!("{}:{key}", case.number);
             // Beside another key: a call of one check is another script.
-            case.limiter.check_many(&[(&*key, cost), ("beside", Cost::ONE)]).wait().unwrap()[0]
+            case.limiter
+                .check_many(&[(&*key, cost), ("beside", Cost::ONE)])
+                .wait()
+                .unwrap()[0]
         }
     });
 }
@@ -126,7 +165,11 @@ fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) 
         walk.steps_back = steps_back;
         let mut case = given.case(policy.clone());
         let clock = ManualClock::new();
-        let store = MemoryStore::builder().max_keys(10).clock(clock.clone()).build().unwrap();
+        let store = MemoryStore::builder()
+            .max_keys(10)
+            .clock(clock.clone())
+            .build()
+            .unwrap();
         let memory = Limiter::new(store, policy.clone());
         let (mut receipts, mut costs) = (HashMap::new(), BTreeMap::new());
         for step in 0..STEPS_A_WALK {
@@ -138,10 +181,15 @@ fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) 
             if let (Act::Check(cost), 0) = (act, random.u8(0..4)) {
                 act = Act::Admit(cost, step as u32);
                 costs.insert(step as u32, cost);
-            } else if let (Some(number), 0) = (random.choice(costs.keys().copied()), random.u8(0..4)) {
+            } else if let (Some(number), 0) =
+                (random.choice(costs.keys().copied()), random.u8(0..4))
+            {
                 let taken = costs.remove(&number).unwrap().thousandths();
                 let actual = [0, taken / 2, taken, taken + 1, taken * 3][random.usize(0..5)];
-                act = Act::Settle(number, Cost::from_thousandths(actual.min(Cost::MAX.thousandths())).unwrap());
+                act = Act::Settle(
+                    number,
+                    Cost::from_thousandths(actual.min(Cost::MAX.thousandths())).unwrap(),
+                );
             }
             let at_ns = at_ns - at_ns % TICK_NS;
             clock.set(Timestamp::from_nanos(at_ns));
@@ -149,19 +197,37 @@ fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) 
                 Act::Check(cost) => memory.check("k").cost(cost).now().unwrap(),
                 Act::Refund(cost) => memory.refund("k", cost).now().unwrap(),
                 Act::Admit(cost, number) => {
-                    let (decision, receipt) = memory.check("k").cost(cost).with_receipt().now().unwrap();
+                    let (decision, receipt) =
+                        memory.check("k").cost(cost).with_receipt().now().unwrap();
                     receipts.insert(number, receipt);
                     decision
                 }
                 Act::Settle(number, actual) => {
-                    let settled = receipts.remove(&number).unwrap().settle_now(actual).unwrap();
-                    settled.first().copied().unwrap_or_else(|| memory.check("k").cost(0).now().unwrap())
+                    let settled = receipts
+                        .remove(&number)
+                        .unwrap()
+                        .settle_now(actual)
+                        .unwrap();
+                    settled
+                        .first()
+                        .copied()
+                        .unwrap_or_else(|| memory.check("k").cost(0).now().unwrap())
                 }
             };
             let decision = case.act(at_ns, "k", act);
             let context = || format!("{policy}: {act:?} at {at_ns}");
-            assert_eq!(Answer::of(&decision, TICK_NS), Answer::of(&expected, TICK_NS), "{}", context());
-            assert_eq!(decision.limit_index(), expected.limit_index(), "{}", context());
+            assert_eq!(
+                Answer::of(&decision, TICK_NS),
+                Answer::of(&expected, TICK_NS),
+                "{}",
+                context()
+            );
+            assert_eq!(
+                decision.limit_index(),
+                expected.limit_index(),
+                "{}",
+                context()
+            );
             walk.learn(Answer::of(&expected, 1));
         }
     }
@@ -172,8 +238,9 @@ fn one_limit(algorithm: Algorithm) -> impl FnMut(&mut Rng) -> Policy {
 }
 
 fn several(random: &mut Rng) -> Policy {
-    let limits: Vec<Limit> =
-        (0..random.usize(2..5)).map(|_| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)])).collect();
+    let limits: Vec<Limit> = (0..random.usize(2..5))
+        .map(|_| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)]))
+        .collect();
     Policy::new(limits).unwrap()
 }
 
@@ -216,13 +283,25 @@ fn several_limits() {
 #[test]
 fn many_limits() {
     walks(10, false, |random| {
-        let limit = |random: &mut Rng| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)]);
-        Policy::new((0..random.usize(4..9)).map(|_| limit(random)).collect::<Vec<_>>()).unwrap()
+        let limit =
+            |random: &mut Rng| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)]);
+        Policy::new(
+            (0..random.usize(4..9))
+                .map(|_| limit(random))
+                .collect::<Vec<_>>(),
+        )
+        .unwrap()
     });
 }
 
 #[test]
 fn a_clock_that_steps_back() {
-    walks(8, true, |random| Policy::new([walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)])]).unwrap());
+    walks(8, true, |random| {
+        Policy::new([walk::limit(
+            random,
+            Algorithm::ALL[random.clone().usize(0..6)],
+        )])
+        .unwrap()
+    });
     walks(9, true, several);
 }

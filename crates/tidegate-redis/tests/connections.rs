@@ -15,16 +15,28 @@ use tidegate_testkit::redis::{Fault, Proxy, RedisServer, TlsFiles};
 fn tls_with_certificates_of_both_sides() {
     let files = TlsFiles::make();
     let (_server, port) = files.start_server();
-    let (ca, certificate, key) = (files.path("ca.crt"), files.path("redis.crt"), files.path("redis.key"));
+    let (ca, certificate, key) = (
+        files.path("ca.crt"),
+        files.path("redis.crt"),
+        files.path("redis.key"),
+    );
     let patience = "connect_timeout=10s&timeout=5s";
     let url = format!("rediss://127.0.0.1:{port}/?ca={ca}&cert={certificate}&key={key}&{patience}");
     assert_eq!(admitted(&closed(&url, FIVE), "k", 7), 5);
     // A server that nobody vouches for, and a client without a certificate.
     let unknown = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?{patience}"));
-    assert!(matches!(unknown, Err(ConnectError::Redis(_))), "{unknown:?}");
-    let without = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca={ca}&{patience}"));
-    assert!(matches!(without, Err(ConnectError::Redis(_))), "{without:?}");
-    let missing = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca=/no/such/file"));
+    assert!(
+        matches!(unknown, Err(ConnectError::Redis(_))),
+        "{unknown:?}"
+    );
+    let without =
+        RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca={ca}&{patience}"));
+    assert!(
+        matches!(without, Err(ConnectError::Redis(_))),
+        "{without:?}"
+    );
+    let missing =
+        RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca=/no/such/file"));
     assert!(matches!(missing, Err(ConnectError::Io(_))), "{missing:?}");
 }
 
@@ -32,9 +44,19 @@ fn tls_with_certificates_of_both_sides() {
 fn a_unix_socket_and_a_database() {
     let socket = std::env::temp_dir().join(format!("tidegate-{}.sock", std::process::id()));
     let server = RedisServer::start_with(&["--unixsocket", socket.to_str().unwrap()]);
-    assert_eq!(admitted(&closed(&format!("unix://{}", socket.display()), FIVE), "k", 7), 5);
+    assert_eq!(
+        admitted(
+            &closed(&format!("unix://{}", socket.display()), FIVE),
+            "k",
+            7
+        ),
+        5
+    );
     assert_eq!(admitted(&closed(&server.url(), FIVE), "k", 7), 0);
-    assert_eq!(admitted(&closed(&format!("{}3", server.url()), FIVE), "k", 7), 5);
+    assert_eq!(
+        admitted(&closed(&format!("{}3", server.url()), FIVE), "k", 7),
+        5
+    );
 }
 
 /// What docs/redis.md says that a user must be allowed.
@@ -44,18 +66,35 @@ const ACL: &str = "on >secret ~tg:* resetchannels -@all +evalsha +script|load +t
 #[test]
 fn a_user_with_no_rights_but_those_that_are_needed() {
     let server = RedisServer::start();
-    let words: Vec<&str> = ["ACL", "SETUSER", "limiter"].into_iter().chain(ACL.split_whitespace()).collect();
+    let words: Vec<&str> = ["ACL", "SETUSER", "limiter"]
+        .into_iter()
+        .chain(ACL.split_whitespace())
+        .collect();
     server.command(&words);
     let url = format!("redis://limiter:secret@127.0.0.1:{}/", server.port());
-    for policy in [FIVE, "sliding_window_log 5/365 days; fixed_window 5/day; sliding_window_counter 5/day"] {
+    for policy in [
+        FIVE,
+        "sliding_window_log 5/365 days; fixed_window 5/day; sliding_window_counter 5/day",
+    ] {
         let limiter = closed(&url, policy);
         assert_eq!(admitted(&limiter, "k", 7), 5, "{:?}", limiter.counters());
         assert_eq!(limiter.refund("k", 2).wait().unwrap().remaining(), 2);
-        limiter.check_many(&[("k", 1), ("other", 1)]).wait().unwrap();
+        limiter
+            .check_many(&[("k", 1), ("other", 1)])
+            .wait()
+            .unwrap();
         limiter.reset("k").wait().unwrap();
-        assert_eq!(limiter.counters().degraded_total(), 0, "{:?}", limiter.counters());
+        assert_eq!(
+            limiter.counters().degraded_total(),
+            0,
+            "{:?}",
+            limiter.counters()
+        );
     }
-    let wrong = RedisStore::connect_blocking(&format!("redis://limiter:wrong@127.0.0.1:{}/", server.port()));
+    let wrong = RedisStore::connect_blocking(&format!(
+        "redis://limiter:wrong@127.0.0.1:{}/",
+        server.port()
+    ));
     let message = wrong.unwrap_err().to_string();
     assert!(!message.contains("wrong@"), "{message}");
 }
@@ -70,31 +109,52 @@ fn a_prefix_of_ones_own() {
     let mut names: Vec<Vec<u8>> = server.keys().into_iter().map(|(name, _)| name).collect();
     names.sort();
     assert_eq!(names.len(), 3);
-    assert!(names.iter().all(|name| name.starts_with(b"app:limits::gc/5/365d:") && name.len() < 100), "{names:?}");
+    assert!(
+        names
+            .iter()
+            .all(|name| name.starts_with(b"app:limits::gc/5/365d:") && name.len() < 100),
+        "{names:?}"
+    );
 }
 
 #[test]
 fn nobody_there_or_a_url_that_is_none() {
     let port = tidegate_testkit::redis::free_port();
-    assert!(matches!(RedisStore::connect_blocking(&format!("redis://127.0.0.1:{port}")), Err(ConnectError::Redis(_))));
-    assert!(matches!(RedisStore::connect_blocking("redis://h?x=1"), Err(ConnectError::Url(_))));
-    for wrong in
-        [RedisStore::builder("redis://h").timeout(Duration::ZERO), RedisStore::builder("redis://h").prefix("{a}")]
-    {
-        assert!(matches!(wrong.connect_blocking(), Err(ConnectError::Url(_))));
+    assert!(matches!(
+        RedisStore::connect_blocking(&format!("redis://127.0.0.1:{port}")),
+        Err(ConnectError::Redis(_))
+    ));
+    assert!(matches!(
+        RedisStore::connect_blocking("redis://h?x=1"),
+        Err(ConnectError::Url(_))
+    ));
+    for wrong in [
+        RedisStore::builder("redis://h").timeout(Duration::ZERO),
+        RedisStore::builder("redis://h").prefix("{a}"),
+    ] {
+        assert!(matches!(
+            wrong.connect_blocking(),
+            Err(ConnectError::Url(_))
+        ));
     }
     // Not from a thread without a runtime.
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let mut connecting = std::pin::pin!(RedisStore::connect("redis://127.0.0.1"));
     let polled = connecting.as_mut().poll(&mut context);
-    assert!(matches!(polled, std::task::Poll::Ready(Err(ConnectError::NoRuntime))));
+    assert!(matches!(
+        polled,
+        std::task::Poll::Ready(Err(ConnectError::NoRuntime))
+    ));
 }
 
 #[test]
 fn a_program_may_start_before_its_redis() {
     let mut server = RedisServer::start();
     server.kill();
-    let store = RedisStore::builder(&server.url()).lazily().connect_blocking().unwrap();
+    let store = RedisStore::builder(&server.url())
+        .lazily()
+        .connect_blocking()
+        .unwrap();
     let limiter = Limiter::builder(store, FIVE.parse().unwrap()).build();
     assert!(limiter.check("k").wait().unwrap().degraded().is_some());
     server.restart();
@@ -104,10 +164,19 @@ fn a_program_may_start_before_its_redis() {
 #[test]
 fn waiting_on_a_thread_that_must_not_is_an_error() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
-        let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap(), FIVE.parse().unwrap());
-        assert!(matches!(limiter.check("k").wait(), Err(CheckError::Blocking(BlockingError { .. }))));
+        let limiter = Limiter::new(
+            RedisStore::connect(&server.url()).await.unwrap(),
+            FIVE.parse().unwrap(),
+        );
+        assert!(matches!(
+            limiter.check("k").wait(),
+            Err(CheckError::Blocking(BlockingError { .. }))
+        ));
         assert!(limiter.check("k").await.unwrap().is_allowed());
     });
 }
@@ -116,10 +185,18 @@ fn waiting_on_a_thread_that_must_not_is_an_error() {
 #[test]
 fn waiting_for_a_runtime_that_stands_still_is_an_error() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = runtime.block_on(RedisStore::connect(&server.url())).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let store = runtime
+        .block_on(RedisStore::connect(&server.url()))
+        .unwrap();
     let limiter = Limiter::new(store, FIVE.parse().unwrap());
-    assert!(matches!(limiter.check("k").wait(), Err(CheckError::Blocking(_))));
+    assert!(matches!(
+        limiter.check("k").wait(),
+        Err(CheckError::Blocking(_))
+    ));
 }
 
 /// A program may end while checks are under way and waiting.
@@ -130,10 +207,16 @@ fn a_runtime_that_shuts_down_under_load_ends() {
     let url = format!("{}?timeout=10s", server.url());
     std::thread::spawn(move || {
         for _ in 0..20 {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .unwrap();
             let store = runtime.block_on(RedisStore::connect(&url)).unwrap();
             // What is remembered is answered without a pause, and a task without a pause is not ended.
-            let limiter = Limiter::builder(store, FIVE.parse().unwrap()).deny_cache(0).build();
+            let limiter = Limiter::builder(store, FIVE.parse().unwrap())
+                .deny_cache(0)
+                .build();
             for task in 0..200 {
                 let limiter = limiter.clone();
                 runtime.spawn(async move {
@@ -147,18 +230,28 @@ fn a_runtime_that_shuts_down_under_load_ends() {
         }
         done.send(()).unwrap();
     });
-    assert!(is_done.recv_timeout(common::PATIENCE).is_ok(), "a runtime did not shut down");
+    assert!(
+        is_done.recv_timeout(common::PATIENCE).is_ok(),
+        "a runtime did not shut down"
+    );
 }
 
 /// Who is denied and asks on and on, as no one should, does not keep others from running.
 #[test]
 fn a_task_that_only_hears_what_is_known_lets_others_run() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
-        let store = RedisStore::connect(&format!("{}?timeout=5s", server.url())).await.unwrap();
+        let store = RedisStore::connect(&format!("{}?timeout=5s", server.url()))
+            .await
+            .unwrap();
         // Remembered for ever, by a clock that stands still.
-        let limiter = Limiter::builder(store, "gcra 1/365 days".parse().unwrap()).clock(ManualClock::new()).build();
+        let limiter = Limiter::builder(store, "gcra 1/365 days".parse().unwrap())
+            .clock(ManualClock::new())
+            .build();
         let has_run = std::rc::Rc::new(std::cell::Cell::new(false));
         let local = tokio::task::LocalSet::new();
         let runs = std::rc::Rc::clone(&has_run);
@@ -180,16 +273,30 @@ fn a_policy_may_have_eight_limits() {
     let policy = ["gcra 7/365 days; fixed_window 5/365 days"; 4].join("; ");
     let limiter = closed(&format!("{}?timeout=5s", server.url()), &policy);
     assert_eq!(admitted(&limiter, "k", 7), 5, "{:?}", limiter.counters());
-    limiter.check_many(&[("k", 1), ("other", 1)]).wait().unwrap();
-    assert_eq!(limiter.counters().degraded_total(), 0, "{:?}", limiter.counters());
+    limiter
+        .check_many(&[("k", 1), ("other", 1)])
+        .wait()
+        .unwrap();
+    assert_eq!(
+        limiter.counters().degraded_total(),
+        0,
+        "{:?}",
+        limiter.counters()
+    );
 }
 
 /// Futures may be polled by any executor: the store brings its own runtime along.
 #[test]
 fn any_executor_will_do() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let store = runtime.block_on(RedisStore::connect(&server.url())).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let store = runtime
+        .block_on(RedisStore::connect(&server.url()))
+        .unwrap();
     let limiter = Limiter::new(store, FIVE.parse().unwrap());
     assert!(limiter.check("k").wait().unwrap().is_allowed());
 }
@@ -199,14 +306,22 @@ fn a4_a_batch_travels_in_parts_and_is_decided_in_order() {
     let server = RedisServer::start();
     let limiter = closed(&format!("{}?timeout=5s", server.url()), "gcra 3/365 days");
     limiter.check("loads the script").wait().unwrap();
-    limiter.check_many(&[("loads", 1), ("the other", 1)]).wait().unwrap();
+    limiter
+        .check_many(&[("loads", 1), ("the other", 1)])
+        .wait()
+        .unwrap();
     let trips = || limiter.counters().store.unwrap().trips;
     let before = trips();
-    let requests: Vec<(String, Cost)> = (0..2_000).map(|n| (format!("{}", n % 500), Cost::ONE)).collect();
+    let requests: Vec<(String, Cost)> = (0..2_000)
+        .map(|n| (format!("{}", n % 500), Cost::ONE))
+        .collect();
     let decisions = limiter.check_many(&requests).wait().unwrap();
     // At most 256 checks of one limit in a part.
     assert_eq!(trips(), before + 8);
-    let allowed: Vec<bool> = decisions.iter().map(|decision| decision.is_allowed()).collect();
+    let allowed: Vec<bool> = decisions
+        .iter()
+        .map(|decision| decision.is_allowed())
+        .collect();
     assert_eq!(allowed, (0..2_000).map(|n| n < 1_500).collect::<Vec<_>>());
     assert_eq!(decisions[1_499].remaining(), 0);
 }
@@ -216,8 +331,15 @@ fn a4_a_batch_travels_in_parts_and_is_decided_in_order() {
 fn checks_that_wait_travel_together() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
-    let limiter = closed(&format!("{}?timeout=20s", proxy.url()), "gcra 1000/365 days");
-    let others = limiter.with_policy("fixed_window 7/365 days; sliding_window_log 7/365 days".parse().unwrap());
+    let limiter = closed(
+        &format!("{}?timeout=20s", proxy.url()),
+        "gcra 1000/365 days",
+    );
+    let others = limiter.with_policy(
+        "fixed_window 7/365 days; sliding_window_log 7/365 days"
+            .parse()
+            .unwrap(),
+    );
     for limiter in [&limiter, &others] {
         limiter.check("loads the script").wait().unwrap();
     }
@@ -231,15 +353,24 @@ fn checks_that_wait_travel_together() {
                 if number % 4 == 0 {
                     assert_eq!(others.check(&key).wait().unwrap().limit(), 7);
                 } else {
-                    assert_eq!(limiter.check(&key).cost(number).wait().unwrap().limit(), 1_000);
+                    assert_eq!(
+                        limiter.check(&key).cost(number).wait().unwrap().limit(),
+                        1_000
+                    );
                 }
             });
         }
     });
     let after = limiter.counters().store.unwrap();
     assert_eq!(after.carried - before.carried, 64);
-    assert!(after.trips - before.trips < 32, "{} trips for 64 checks", after.trips - before.trips);
-    let used: u64 = (0..10).map(|n| 1_000 - common::left(&limiter, &format!("k{n}"))).sum();
+    assert!(
+        after.trips - before.trips < 32,
+        "{} trips for 64 checks",
+        after.trips - before.trips
+    );
+    let used: u64 = (0..10)
+        .map(|n| 1_000 - common::left(&limiter, &format!("k{n}")))
+        .sum();
     assert_eq!(used, (0..64).filter(|number| number % 4 != 0).sum::<u64>());
 }
 
@@ -248,16 +379,31 @@ fn denials_are_remembered_until_they_no_longer_hold() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
-    let limiter = Limiter::builder(store, "fixed_window 2/365 days".parse().unwrap()).clock(clock.clone()).build();
+    let limiter = Limiter::builder(store, "fixed_window 2/365 days".parse().unwrap())
+        .clock(clock.clone())
+        .build();
     let hits = || limiter.counters().deny_cache_hits;
     let check = || limiter.check("k").wait().unwrap();
-    assert_eq!((check().is_allowed(), check().is_allowed(), check().is_allowed()), (true, true, false));
+    assert_eq!(
+        (
+            check().is_allowed(),
+            check().is_allowed(),
+            check().is_allowed()
+        ),
+        (true, true, false)
+    );
     let (first, second) = (check(), check());
-    assert_eq!((first.is_denied(), second.is_denied(), hits()), (true, true, 2));
+    assert_eq!(
+        (first.is_denied(), second.is_denied(), hits()),
+        (true, true, 2)
+    );
     clock.advance(Duration::from_millis(400));
     // It knows how much of the wait is over.
     let later = check();
-    assert_eq!(first.retry_after().unwrap() - later.retry_after().unwrap(), Duration::from_millis(400));
+    assert_eq!(
+        first.retry_after().unwrap() - later.retry_after().unwrap(),
+        Duration::from_millis(400)
+    );
     assert_eq!(hits(), 3);
     // Another cost may fit, or have to wait for longer.
     limiter.check("k").cost(2).wait().unwrap();
@@ -277,21 +423,34 @@ fn denials_are_remembered_until_they_no_longer_hold() {
     assert!(check().is_allowed());
     assert!(check().is_allowed());
     assert!(check().is_denied());
-    assert!(limiter.with_policy("fixed_window 3/365 days".parse().unwrap()).check("k").wait().unwrap().is_allowed());
+    assert!(
+        limiter
+            .with_policy("fixed_window 3/365 days".parse().unwrap())
+            .check("k")
+            .wait()
+            .unwrap()
+            .is_allowed()
+    );
     let batch = limiter.check_many(&[("k", 1), ("new", 1)]).wait().unwrap();
-    assert_eq!((batch[0].is_allowed(), batch[1].is_allowed()), (false, true));
+    assert_eq!(
+        (batch[0].is_allowed(), batch[1].is_allowed()),
+        (false, true)
+    );
 }
 
 /// A future that is dropped on its way harms nobody who waits behind it.
 #[test]
 fn who_goes_away_holds_nobody_up() {
     let server = RedisServer::start();
-    let store = Arc::new(RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap());
+    let store =
+        Arc::new(RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap());
     let plan = store.plan(&"gcra 1000000/365 days".parse().unwrap(), "");
     let key = Key::new(b"k").unwrap();
     for _ in 0..200 {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let mut futures: Vec<_> = (0..10).map(|_| Box::pin(store.check(&plan, key, Cost::ONE))).collect();
+        let mut futures: Vec<_> = (0..10)
+            .map(|_| Box::pin(store.check(&plan, key, Cost::ONE)))
+            .collect();
         for future in &mut futures {
             let _ = future.as_mut().poll(&mut context);
         }

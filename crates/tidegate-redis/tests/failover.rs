@@ -28,7 +28,13 @@ fn sentinels_lead_to_the_new_primary() {
             }
         });
         sentinels.primary().kill();
-        assert!(wait_for(PATIENCE, || limiter.check("k").cost(0).wait().unwrap().degraded().is_some()));
+        assert!(wait_for(PATIENCE, || limiter
+            .check("k")
+            .cost(0)
+            .wait()
+            .unwrap()
+            .degraded()
+            .is_some()));
         wait_until_answered(&limiter);
         is_over.store(true, Ordering::Relaxed);
     });
@@ -59,7 +65,10 @@ fn a_planned_failover_is_followed() {
         role.is_some_and(|role| format!("{role:?}").contains("master"))
     };
     sentinels.fail_over();
-    assert!(wait_for(PATIENCE, is_primary), "the replica was not promoted");
+    assert!(
+        wait_for(PATIENCE, is_primary),
+        "the replica was not promoted"
+    );
     // Admissions, which write, not denials, which a replica can answer too.
     let admits = || limiter.check("another").wait().unwrap().is_allowed();
     assert!(wait_for(PATIENCE, admits), "{:?}", limiter.counters());
@@ -81,7 +90,10 @@ fn slot(key: &str) -> u16 {
 fn slots_move_under_load_and_nobody_notices() {
     let cluster = RedisCluster::start();
     // In a second every check has been through every redirect that it meets.
-    let limiter = closed(&format!("{}?timeout=5s", cluster.url()), "gcra 50/365 days; sliding_window_log 60/365 days");
+    let limiter = closed(
+        &format!("{}?timeout=5s", cluster.url()),
+        "gcra 50/365 days; sliding_window_log 60/365 days",
+    );
     let (is_over, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
     let admitted: Vec<AtomicUsize> = (0..KEYS).map(|_| AtomicUsize::new(0)).collect();
     std::thread::scope(|scope| {
@@ -93,7 +105,8 @@ fn slots_move_under_load_and_nobody_notices() {
                     let number = random.usize(..KEYS);
                     let decision = limiter.check(&key(number)).wait().unwrap();
                     assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
-                    admitted[number].fetch_add(usize::from(decision.is_allowed()), Ordering::Relaxed);
+                    admitted[number]
+                        .fetch_add(usize::from(decision.is_allowed()), Ordering::Relaxed);
                     requests.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -116,7 +129,11 @@ fn slots_move_under_load_and_nobody_notices() {
     // A batch finds every owner as well.
     let requests: Vec<(String, u64)> = (0..KEYS).map(|number| (key(number), 0)).collect();
     let decisions = limiter.check_many(&requests).wait().unwrap();
-    assert!(decisions.iter().all(|decision| decision.remaining() == 0 && decision.degraded().is_none()));
+    assert!(
+        decisions
+            .iter()
+            .all(|decision| decision.remaining() == 0 && decision.degraded().is_none())
+    );
 }
 
 /// Between the old owner and the new: who asks for what has gone is sent after it, and what is new is made there.
@@ -124,7 +141,10 @@ fn slots_move_under_load_and_nobody_notices() {
 fn a_slot_on_its_way_is_followed() {
     let cluster = RedisCluster::start();
     let url = format!("{}?timeout=5s", cluster.url());
-    let (limiter, log) = (closed(&url, "gcra 5/365 days"), closed(&url, "sliding_window_log 5/365 days"));
+    let (limiter, log) = (
+        closed(&url, "gcra 5/365 days"),
+        closed(&url, "sliding_window_log 5/365 days"),
+    );
     for limiter in [&limiter, &log] {
         assert_eq!(admitted(limiter, "k", 3), 3);
     }
@@ -140,7 +160,11 @@ fn a_slot_on_its_way_is_followed() {
     for limiter in [&limiter, &log, &new] {
         assert_eq!(admitted(limiter, "k", 7), 0);
         assert_eq!(limiter.counters().degraded_total(), 0);
-        assert_eq!(limiter.counters().store.unwrap().reconnects, 0, "no connection was lost");
+        assert_eq!(
+            limiter.counters().store.unwrap().reconnects,
+            0,
+            "no connection was lost"
+        );
     }
 }
 
@@ -154,8 +178,17 @@ fn a_primary_of_a_cluster_is_killed_and_its_replica_takes_over() {
     let victim = cluster.owner(slot(&key(0)));
     cluster.nodes()[victim].kill();
     assert!(limiter.check(&key(0)).wait().unwrap().degraded().is_some());
-    let all_answer =
-        || (0..KEYS).all(|number| limiter.check(&key(number)).cost(0).wait().unwrap().degraded().is_none());
+    let all_answer = || {
+        (0..KEYS).all(|number| {
+            limiter
+                .check(&key(number))
+                .cost(0)
+                .wait()
+                .unwrap()
+                .degraded()
+                .is_none()
+        })
+    };
     assert!(wait_for(PATIENCE, all_answer), "{:?}", limiter.counters());
     // What was told had reached the replica: it was idle.
     for number in 0..KEYS {
@@ -168,7 +201,9 @@ fn a_node_of_a_cluster_that_is_taken_for_a_server_says_so() {
     let mut cluster = RedisCluster::start();
     let limiter = closed(&cluster.nodes()[0].url(), "gcra 50/365 days");
     let refused = || (0..20).find_map(|number| limiter.reset(&key(number)).wait().err());
-    let Some(CheckError::Store(error)) = refused() else { panic!("one node has all slots") };
+    let Some(CheckError::Store(error)) = refused() else {
+        panic!("one node has all slots")
+    };
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("redis+cluster://"), "{cause}");
 }

@@ -13,16 +13,29 @@ use tidegate_testkit::redis::{Fault, Proxy, RedisServer, now, wait_for};
 #[test]
 fn a_script_that_is_flushed_is_loaded_again() {
     let server = RedisServer::start();
-    for policy in [FIVE, "sliding_window_log 5/365 days", "fixed_window 5/365 days; sliding_window_counter 5/365 days"]
-    {
+    for policy in [
+        FIVE,
+        "sliding_window_log 5/365 days",
+        "fixed_window 5/365 days; sliding_window_counter 5/365 days",
+    ] {
         let limiter = closed(&server.url(), policy);
         for _ in 0..5 {
             server.command(&["SCRIPT", "FLUSH"]);
-            assert!(limiter.check("k").wait().unwrap().is_allowed(), "{:?}", limiter.counters());
+            assert!(
+                limiter.check("k").wait().unwrap().is_allowed(),
+                "{:?}",
+                limiter.counters()
+            );
         }
         server.command(&["SCRIPT", "FLUSH"]);
-        let batch = limiter.check_many(&[("k", 1), ("other", 1)]).wait().unwrap();
-        assert_eq!((batch[0].is_allowed(), batch[1].is_allowed()), (false, true));
+        let batch = limiter
+            .check_many(&[("k", 1), ("other", 1)])
+            .wait()
+            .unwrap();
+        assert_eq!(
+            (batch[0].is_allowed(), batch[1].is_allowed()),
+            (false, true)
+        );
         server.command(&["SCRIPT", "FLUSH"]);
         assert_eq!(limiter.refund("k", 2).wait().unwrap().remaining(), 2);
         assert_eq!(limiter.counters().degraded_total(), 0);
@@ -37,8 +50,9 @@ fn a_script_that_is_flushed_is_loaded_again() {
 fn a_server_that_hangs_holds_nobody_up() {
     let server = RedisServer::start();
     let limiter = closed(&server.url(), "gcra 1000/365 days");
-    let limiters: Vec<_> =
-        (0..8).map(|n| limiter.with_policy(format!("gcra {}/365 days", 1_000 + n).parse().unwrap())).collect();
+    let limiters: Vec<_> = (0..8)
+        .map(|n| limiter.with_policy(format!("gcra {}/365 days", 1_000 + n).parse().unwrap()))
+        .collect();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for (number, limiter) in limiters.iter().enumerate() {
@@ -49,7 +63,11 @@ fn a_server_that_hangs_holds_nobody_up() {
                     let asked = now();
                     let decision = limiter.check(&key).wait().unwrap();
                     // The exact figures are a measurement: `cargo xtask bench failures`.
-                    assert!(asked.elapsed() < Duration::from_secs(5), "held up for {:?}", asked.elapsed());
+                    assert!(
+                        asked.elapsed() < Duration::from_secs(5),
+                        "held up for {:?}",
+                        asked.elapsed()
+                    );
                     // Nobody gets the answer of another: limits differ.
                     assert_eq!(decision.limit(), 1_000 + number as u64);
                     std::thread::yield_now();
@@ -60,7 +78,11 @@ fn a_server_that_hangs_holds_nobody_up() {
         wait_until_answered(&limiter);
         for _ in 0..3 {
             server.stop();
-            assert!(wait_for(PATIENCE, || breaker() == Breaker::Open), "{:?}", limiter.counters());
+            assert!(
+                wait_for(PATIENCE, || breaker() == Breaker::Open),
+                "{:?}",
+                limiter.counters()
+            );
             server.go_on();
             wait_until_answered(&limiter);
         }
@@ -88,7 +110,10 @@ fn what_waits_is_bounded() {
         }
     });
     let counters = limiter.counters();
-    assert!(counters.degraded(Degraded::Overloaded) >= 20 - 3 - 4, "{counters:?}");
+    assert!(
+        counters.degraded(Degraded::Overloaded) >= 20 - 3 - 4,
+        "{counters:?}"
+    );
     proxy.set(Fault::None);
     wait_until_answered(&limiter);
 }
@@ -101,7 +126,12 @@ fn a_restart_is_survived() {
     for _ in 0..3 {
         server.kill();
         assert!(limiter.check("k").wait().unwrap().degraded().is_some());
-        assert!(wait_for(PATIENCE, || limiter.counters().store.unwrap().breaker == Breaker::Open));
+        assert!(wait_for(PATIENCE, || limiter
+            .counters()
+            .store
+            .unwrap()
+            .breaker
+            == Breaker::Open));
         server.restart();
         wait_until_answered(&limiter);
         // It kept nothing on disk: everybody starts afresh, and is held to the limit again.
@@ -114,14 +144,24 @@ fn a_restart_is_survived() {
 fn an_answer_that_is_lost_is_not_asked_for_again() {
     let server = RedisServer::start();
     let direct = closed(&server.url(), FIVE);
-    for fault in [Fault::SwallowReplies, Fault::CutReplies, Fault::CutNextReply] {
+    for fault in [
+        Fault::SwallowReplies,
+        Fault::CutReplies,
+        Fault::CutNextReply,
+    ] {
         let proxy = Proxy::start(server.port());
         let limiter = closed(&proxy.url(), FIVE);
         assert!(limiter.check("k").wait().unwrap().is_allowed());
         proxy.set(fault);
         let decision = limiter.check("k").wait().unwrap();
-        assert!(decision.is_denied() && decision.degraded().is_some(), "{decision:?}");
-        assert!(wait_for(PATIENCE, || left(&direct, "k") == 3), "executed, and once");
+        assert!(
+            decision.is_denied() && decision.degraded().is_some(),
+            "{decision:?}"
+        );
+        assert!(
+            wait_for(PATIENCE, || left(&direct, "k") == 3),
+            "executed, and once"
+        );
         proxy.set(Fault::None);
         wait_until_answered(&limiter);
         assert_eq!(left(&limiter, "k"), 3);
@@ -165,7 +205,11 @@ fn no_storm_of_reconnects() {
         }
     });
     // Six attempts: at once, and after half of 50, 100, 200, 400 and 500 ms at least.
-    assert!(cut.elapsed() > Duration::from_millis(400), "{:?}", cut.elapsed());
+    assert!(
+        cut.elapsed() > Duration::from_millis(400),
+        "{:?}",
+        cut.elapsed()
+    );
     proxy.set(Fault::None);
     wait_until_answered(&limiter);
 }
@@ -176,8 +220,19 @@ fn what_redis_refuses_is_answered_by_the_failure_policy() {
     let limiter = closed(&server.url(), FIVE);
     assert_eq!(admitted(&limiter, "k", 2), 2);
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(limiter.check("k").wait().unwrap().degraded(), Some(Degraded::Refused));
-    assert!(limiter.counters().store.unwrap().last_error.unwrap().contains("OOM"));
+    assert_eq!(
+        limiter.check("k").wait().unwrap().degraded(),
+        Some(Degraded::Refused)
+    );
+    assert!(
+        limiter
+            .counters()
+            .store
+            .unwrap()
+            .last_error
+            .unwrap()
+            .contains("OOM")
+    );
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     assert_eq!(admitted(&limiter, "k", 10), 3);
     // A denial writes nothing and needs no memory.
@@ -185,7 +240,10 @@ fn what_redis_refuses_is_answered_by_the_failure_policy() {
     assert_eq!(limiter.check("k").wait().unwrap().degraded(), None);
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    assert_eq!(limiter.check("other").wait().unwrap().degraded(), Some(Degraded::Refused));
+    assert_eq!(
+        limiter.check("other").wait().unwrap().degraded(),
+        Some(Degraded::Refused)
+    );
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     assert!(limiter.check("other").wait().unwrap().is_allowed());
 }
@@ -213,35 +271,83 @@ fn what_is_none_of_ours_is_denied_and_left_alone() {
         ("gcra 5/day; fixed_window 5/day", "tg::fw/5/1d+gc/5/1d:{k}"),
     ];
     for (policy, name) in policies {
-        let limiter = builder(&server.url(), policy).failure_policy(FailurePolicy::Open).build();
-        for damaged in ["", "abc", "nan", "-5", "1e+17", " 5", "0x10", "99999999999999999999999", "12 34"] {
+        let limiter = builder(&server.url(), policy)
+            .failure_policy(FailurePolicy::Open)
+            .build();
+        for damaged in [
+            "",
+            "abc",
+            "nan",
+            "-5",
+            "1e+17",
+            " 5",
+            "0x10",
+            "99999999999999999999999",
+            "12 34",
+        ] {
             server.command(&["SET", name, damaged]);
             let before = server.command(&["GET", name]);
             let decision = limiter.check("k").wait().unwrap();
-            assert!(decision.is_denied(), "{policy} on {damaged:?}: {decision:?}");
-            assert_eq!(decision.degraded(), Some(Degraded::Unreadable), "{policy} on {damaged:?}");
-            let batch = limiter.check_many(&[("k", 1), ("innocent", 0)]).wait().unwrap();
-            assert_eq!((batch[0].degraded(), batch[1].degraded()), (Some(Degraded::Unreadable), None), "{policy}");
-            assert_eq!(server.command(&["GET", name]), before, "{policy} on {damaged:?}");
+            assert!(
+                decision.is_denied(),
+                "{policy} on {damaged:?}: {decision:?}"
+            );
+            assert_eq!(
+                decision.degraded(),
+                Some(Degraded::Unreadable),
+                "{policy} on {damaged:?}"
+            );
+            let batch = limiter
+                .check_many(&[("k", 1), ("innocent", 0)])
+                .wait()
+                .unwrap();
+            assert_eq!(
+                (batch[0].degraded(), batch[1].degraded()),
+                (Some(Degraded::Unreadable), None),
+                "{policy}"
+            );
+            assert_eq!(
+                server.command(&["GET", name]),
+                before,
+                "{policy} on {damaged:?}"
+            );
         }
         server.command(&["DEL", name]);
         server.command(&["HSET", name, "field", "1"]);
-        assert_eq!(limiter.check("k").wait().unwrap().degraded(), Some(Degraded::Unreadable), "{policy} on a hash");
         assert_eq!(
-            limiter.check_many(&[("k", 1), ("innocent", 0)]).wait().unwrap()[0].degraded(),
+            limiter.check("k").wait().unwrap().degraded(),
+            Some(Degraded::Unreadable),
+            "{policy} on a hash"
+        );
+        assert_eq!(
+            limiter
+                .check_many(&[("k", 1), ("innocent", 0)])
+                .wait()
+                .unwrap()[0]
+                .degraded(),
             Some(Degraded::Unreadable)
         );
         limiter.reset("k").wait().unwrap();
-        assert!(limiter.check("k").wait().unwrap().degraded().is_none(), "{policy}");
+        assert!(
+            limiter.check("k").wait().unwrap().degraded().is_none(),
+            "{policy}"
+        );
     }
 }
 
 #[test]
 fn the_three_failure_policies() {
     let mut server = RedisServer::start();
-    let build = |failure| builder(&server.url(), "gcra 10/365 days").failure_policy(failure).build();
-    let (open, shut, local) =
-        (build(FailurePolicy::Open), build(FailurePolicy::Closed), build(FailurePolicy::local(5)));
+    let build = |failure| {
+        builder(&server.url(), "gcra 10/365 days")
+            .failure_policy(failure)
+            .build()
+    };
+    let (open, shut, local) = (
+        build(FailurePolicy::Open),
+        build(FailurePolicy::Closed),
+        build(FailurePolicy::local(5)),
+    );
     assert_eq!(admitted(&local, "k", 3), 3);
     server.kill();
     assert_eq!(admitted(&open, "k", 20), 20);
@@ -252,7 +358,10 @@ fn the_three_failure_policies() {
     assert_eq!((decision.limit(), decision.remaining()), (2, 0));
     assert!(decision.degraded().is_some());
     // Nothing stands in for a refund or a reset: what Redis counted must not free what was admitted here.
-    assert!(matches!(local.refund("k", 1).wait(), Err(CheckError::Store(_))));
+    assert!(matches!(
+        local.refund("k", 1).wait(),
+        Err(CheckError::Store(_))
+    ));
     assert!(matches!(local.reset("k").wait(), Err(CheckError::Store(_))));
     assert!(local.check("k").wait().unwrap().is_denied());
     for (limiter, allowed, denied) in [(&open, 20, 0), (&shut, 0, 20), (&local, 5, 20)] {

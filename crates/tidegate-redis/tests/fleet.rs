@@ -29,7 +29,10 @@ const POLICIES: [&str; 4] = [
 
 fn limiters(url: &str) -> Vec<Limiter<RedisStore>> {
     let first = closed(url, POLICIES[0]);
-    let others = POLICIES[1..].iter().map(|policy| first.with_policy(policy.parse().unwrap())).collect::<Vec<_>>();
+    let others = POLICIES[1..]
+        .iter()
+        .map(|policy| first.with_policy(policy.parse().unwrap()))
+        .collect::<Vec<_>>();
     [vec![first], others].concat()
 }
 
@@ -41,7 +44,10 @@ fn key(number: usize) -> String {
 /// It writes a line for each admission, at once, so that none is forgotten when it is killed.
 #[test]
 fn client() {
-    let (Ok(url), Ok(path)) = (std::env::var("TIDEGATE_FLEET_URL"), std::env::var("TIDEGATE_FLEET_FILE")) else {
+    let (Ok(url), Ok(path)) = (
+        std::env::var("TIDEGATE_FLEET_URL"),
+        std::env::var("TIDEGATE_FLEET_FILE"),
+    ) else {
         return;
     };
     let limiters = limiters(&url);
@@ -61,10 +67,13 @@ fn hammer(limiters: &[Limiter<RedisStore>], path: &Path) {
         match limiters[number].check(&key(key_number)).wait() {
             Ok(decision) if decision.is_allowed() => {
                 assert_eq!(decision.degraded(), None, "the failure policy is closed");
-                file.write_all(format!("{number} {key_number}\n").as_bytes()).unwrap();
+                file.write_all(format!("{number} {key_number}\n").as_bytes())
+                    .unwrap();
             }
             Ok(_) => {}
-            Err(error) => file.write_all(format!("error: {error}\n").as_bytes()).unwrap(),
+            Err(error) => file
+                .write_all(format!("error: {error}\n").as_bytes())
+                .unwrap(),
         }
     }
 }
@@ -104,7 +113,10 @@ impl Fleet {
     fn admissions(&self) -> HashMap<String, usize> {
         let mut admissions = HashMap::new();
         for entry in std::fs::read_dir(self.folder.path()).unwrap() {
-            for line in std::fs::read_to_string(entry.unwrap().path()).unwrap().lines() {
+            for line in std::fs::read_to_string(entry.unwrap().path())
+                .unwrap()
+                .lines()
+            {
                 assert!(!line.starts_with("error"), "{line}");
                 *admissions.entry(line.to_owned()).or_insert(0) += 1;
             }
@@ -126,7 +138,12 @@ impl Drop for Fleet {
 #[test]
 fn no_key_admits_more_than_its_limit() {
     let server = RedisServer::start();
-    let mut fleet = Fleet { url: server.url(), folder: Folder::new(), clients: Vec::new(), started: 0 };
+    let mut fleet = Fleet {
+        url: server.url(),
+        folder: Folder::new(),
+        clients: Vec::new(),
+        started: 0,
+    };
     for _ in 0..4 {
         fleet.start_client();
     }
@@ -143,21 +160,36 @@ fn no_key_admits_more_than_its_limit() {
             server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
             kills += 1;
         }
-        if elapsed > Duration::from_millis(300) * fleet.started as u32 - Duration::from_millis(1_200) {
+        if elapsed
+            > Duration::from_millis(300) * fleet.started as u32 - Duration::from_millis(1_200)
+        {
             fleet.replace_one();
         }
-        assert!(server.keys().iter().all(|(_, ttl)| *ttl != -1), "something is stored without an expiry");
+        assert!(
+            server.keys().iter().all(|(_, ttl)| *ttl != -1),
+            "something is stored without an expiry"
+        );
         false
     });
     // In peace, until nobody is admitted any more.
     let limiters = limiters(&server.url());
-    let is_used_up = || limiters.iter().all(|limiter| (0..KEYS).all(|number| common::left(limiter, &key(number)) == 0));
-    assert!(wait_for(common::PATIENCE, is_used_up), "the clients have stopped");
+    let is_used_up = || {
+        limiters
+            .iter()
+            .all(|limiter| (0..KEYS).all(|number| common::left(limiter, &key(number)) == 0))
+    };
+    assert!(
+        wait_for(common::PATIENCE, is_used_up),
+        "the clients have stopped"
+    );
     let admissions = fleet.admissions();
     for (key, count) in &admissions {
         assert!(*count <= LIMIT, "{key} was admitted {count} times");
     }
     let total: usize = admissions.values().sum();
     // What was under way when a client or its connection was killed may have been counted and not told.
-    assert!(total > POLICIES.len() * KEYS * LIMIT / 2, "only {total} admissions were told");
+    assert!(
+        total > POLICIES.len() * KEYS * LIMIT / 2,
+        "only {total} admissions were told"
+    );
 }

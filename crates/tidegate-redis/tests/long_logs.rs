@@ -8,7 +8,9 @@ use std::time::Duration;
 use common::PATIENCE;
 use redis::Value;
 
-use tidegate_core::{Claims, Cost, Key, ManualClock, MemoryStore, Policy, Settlement, Store, Timestamp};
+use tidegate_core::{
+    Claims, Cost, Key, ManualClock, MemoryStore, Policy, Settlement, Store, Timestamp,
+};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::Answer;
 use tidegate_testkit::redis::{RedisServer, wait_for};
@@ -28,43 +30,90 @@ impl Both {
         let clock = ManualClock::new();
         clock.set(Timestamp::from_micros(1_700_000_000_123_456).unwrap());
         let builder = RedisStore::builder(&format!("{}?timeout=5s", server.url()));
-        let redis = builder.given_time(clock.clone(), Duration::from_secs(3_600)).connect_blocking().unwrap();
-        let memory = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build().unwrap();
-        Self { redis, memory, policy: policy.parse().unwrap(), clock }
+        let redis = builder
+            .given_time(clock.clone(), Duration::from_secs(3_600))
+            .connect_blocking()
+            .unwrap();
+        let memory = MemoryStore::builder()
+            .max_keys(1_000)
+            .clock(clock.clone())
+            .build()
+            .unwrap();
+        Self {
+            redis,
+            memory,
+            policy: policy.parse().unwrap(),
+            clock,
+        }
     }
 
     fn admit(&self, cost: Cost) -> (Claims, Claims) {
         let key = Key::new(b"k").unwrap();
         let plan = Store::plan(&self.redis, &self.policy, "");
-        let (redis, claims) = self.redis.block_on(self.redis.admit_one(&plan, key, cost)).unwrap().unwrap();
-        let (memory, own) = self.memory.admit_one(&self.memory.plan(&self.policy, ""), key, cost);
-        assert_eq!(Answer::of(&redis, 1_000), Answer::of(&memory, 1_000), "cost {cost} at {:?}", self.clock.now());
+        let (redis, claims) = self
+            .redis
+            .block_on(self.redis.admit_one(&plan, key, cost))
+            .unwrap()
+            .unwrap();
+        let (memory, own) = self
+            .memory
+            .admit_one(&self.memory.plan(&self.policy, ""), key, cost);
+        assert_eq!(
+            Answer::of(&redis, 1_000),
+            Answer::of(&memory, 1_000),
+            "cost {cost} at {:?}",
+            self.clock.now()
+        );
         (claims, own)
     }
 
     fn settle(&self, (claims, own): &(Claims, Claims), taken: Cost, actual: Cost) {
         let key = Key::new(b"k").unwrap();
         let plan = Store::plan(&self.redis, &self.policy, "");
-        let settlement = Settlement { claims, taken, actual };
-        let redis = self.redis.block_on(self.redis.settle(&plan, key, &settlement)).unwrap().unwrap();
-        let settlement = Settlement { claims: own, taken, actual };
-        let memory = self.memory.settle(&self.memory.plan(&self.policy, ""), key, &settlement);
-        assert_eq!(Answer::of(&redis, 1_000), Answer::of(&memory, 1_000), "settled to {actual}");
+        let settlement = Settlement {
+            claims,
+            taken,
+            actual,
+        };
+        let redis = self
+            .redis
+            .block_on(self.redis.settle(&plan, key, &settlement))
+            .unwrap()
+            .unwrap();
+        let settlement = Settlement {
+            claims: own,
+            taken,
+            actual,
+        };
+        let memory = self
+            .memory
+            .settle(&self.memory.plan(&self.policy, ""), key, &settlement);
+        assert_eq!(
+            Answer::of(&redis, 1_000),
+            Answer::of(&memory, 1_000),
+            "settled to {actual}"
+        );
     }
 }
 
 fn script_calls(server: &RedisServer) -> u64 {
     let stats = server.info("commandstats");
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
+    let calls = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls
+        .and_then(|calls| calls.split(',').next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 #[test]
 fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
     let two = Cost::try_from(2).unwrap();
     let server = RedisServer::start();
-    for policy in ["sliding_window_log 7_000/hour", "fixed_window 9_000/day; sliding_window_log 7_000/hour; 8_000/day"]
-    {
+    for policy in [
+        "sliding_window_log 7_000/hour",
+        "fixed_window 9_000/day; sliding_window_log 7_000/hour; 8_000/day",
+    ] {
         server.command(&["FLUSHALL"]);
         let both = Both::new(&server, policy);
         let receipts: Vec<(Claims, Claims)> = (0..ENTRIES)
@@ -74,13 +123,26 @@ fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
             })
             .collect();
         // The first, the last, next to each other, at the edges of a thousand; in part and whole.
-        let settled = [(0, 0), (2_500, 500), (2_499, 0), (3_499, 1_000), (1, 1_999), (1_200, 0), (1_201, 0), (2, 0)];
+        let settled = [
+            (0, 0),
+            (2_500, 500),
+            (2_499, 0),
+            (3_499, 1_000),
+            (1, 1_999),
+            (1_200, 0),
+            (1_201, 0),
+            (2, 0),
+        ];
         // Brings the script along.
         both.settle(&receipts[0], two, two);
         let mut gone = Vec::new();
         for (number, left) in settled {
             let before = script_calls(&server);
-            both.settle(&receipts[number], two, Cost::from_thousandths(left).unwrap());
+            both.settle(
+                &receipts[number],
+                two,
+                Cost::from_thousandths(left).unwrap(),
+            );
             let calls = script_calls(&server) - before;
             let later = ENTRIES - number - gone.iter().filter(|other| **other > number).count();
             assert_eq!(calls as usize, later.div_ceil(1_000), "for {number}");
@@ -103,11 +165,18 @@ fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
 fn a4_a_log_that_is_reset_or_refunded_in_the_middle_of_a_settlement_is_left_alone() {
     let server = RedisServer::start();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
-    let plan = Store::plan(&store, &"sliding_window_log 100_000/day".parse().unwrap(), "");
+    let plan = Store::plan(
+        &store,
+        &"sliding_window_log 100_000/day".parse().unwrap(),
+        "",
+    );
     let (key, fifty) = (Key::new(b"k").unwrap(), Cost::try_from(50).unwrap());
     for disturb in ["reset", "refund"] {
         server.command(&["FLUSHDB"]);
-        let (_, claims) = store.block_on(store.admit_one(&plan, key, fifty)).unwrap().unwrap();
+        let (_, claims) = store
+            .block_on(store.admit_one(&plan, key, fifty))
+            .unwrap()
+            .unwrap();
         let name = String::from_utf8(server.keys()[0].0.clone()).unwrap();
         // As 200,000 requests a microsecond apart would have left it.
         let add = "local at = tonumber(redis.call('LINDEX', KEYS[1], -2)) for i = 1, 200000 do redis.call('RPUSH', KEYS[1], \
@@ -115,20 +184,48 @@ fn a4_a_log_that_is_reset_or_refunded_in_the_middle_of_a_settlement_is_left_alon
         server.command(&["EVAL", add, "1", &name]);
         let has_passed = "local time = redis.call('TIME') return time[1] * 1000000 + time[2] > \
                           tonumber(redis.call('LINDEX', KEYS[1], -2)) and 1 or 0";
-        assert!(wait_for(PATIENCE, || server.command(&["EVAL", has_passed, "1", &name]) == Value::Int(1)));
-        let settlement = Settlement { claims: &claims, taken: fifty, actual: Cost::ZERO };
+        assert!(wait_for(PATIENCE, || server
+            .command(&["EVAL", has_passed, "1", &name])
+            == Value::Int(1)));
+        let settlement = Settlement {
+            claims: &claims,
+            taken: fifty,
+            actual: Cost::ZERO,
+        };
         std::thread::scope(|scope| {
-            let settling = scope.spawn(|| store.block_on(store.settle(&plan, key, &settlement)).unwrap());
-            let other = RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
+            let settling = scope.spawn(|| {
+                store
+                    .block_on(store.settle(&plan, key, &settlement))
+                    .unwrap()
+            });
+            let other =
+                RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
             match disturb {
                 "reset" => other.block_on(other.reset(&plan, key)).unwrap().unwrap(),
-                _ => drop(other.block_on(other.refund(&plan, key, Cost::try_from(220).unwrap())).unwrap().unwrap()),
+                _ => drop(
+                    other
+                        .block_on(other.refund(&plan, key, Cost::try_from(220).unwrap()))
+                        .unwrap()
+                        .unwrap(),
+                ),
             }
-            assert!(other.block_on(other.check(&plan, key, Cost::ONE)).unwrap().unwrap().is_allowed());
+            assert!(
+                other
+                    .block_on(other.check(&plan, key, Cost::ONE))
+                    .unwrap()
+                    .unwrap()
+                    .is_allowed()
+            );
             settling.join().unwrap().unwrap();
         });
-        let look = store.block_on(store.check(&plan, key, Cost::ZERO)).unwrap().unwrap();
+        let look = store
+            .block_on(store.check(&plan, key, Cost::ZERO))
+            .unwrap()
+            .unwrap();
         // The one request since counts; the rest, and what was to be given back, at most once.
-        assert!((99_700..=99_999).contains(&look.remaining()), "{disturb}: {look:?}");
+        assert!(
+            (99_700..=99_999).contains(&look.remaining()),
+            "{disturb}: {look:?}"
+        );
     }
 }

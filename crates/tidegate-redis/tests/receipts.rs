@@ -12,16 +12,31 @@ use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer, wait_for};
 
 fn gate(redis: &RedisServer, policy: &str, failure: FailurePolicy) -> Gate<RedisStore> {
-    let book = Book::new().with("api", Rules::new(policy.parse().unwrap()).failure_policy(failure)).unwrap();
-    Gate::builder(RedisStore::connect_blocking(&redis.url()).unwrap(), book).deny_cache(0).build()
+    let book = Book::new()
+        .with(
+            "api",
+            Rules::new(policy.parse().unwrap()).failure_policy(failure),
+        )
+        .unwrap();
+    Gate::builder(RedisStore::connect_blocking(&redis.url()).unwrap(), book)
+        .deny_cache(0)
+        .build()
 }
 
 fn admit(gate: &Gate<RedisStore>) -> (Verdict, Receipt<RedisStore>) {
-    gate.store().block_on(gate.admit(&[Subject::new("api", "k")])).unwrap().unwrap()
+    gate.store()
+        .block_on(gate.admit(&[Subject::new("api", "k")]))
+        .unwrap()
+        .unwrap()
 }
 
 fn left(gate: &Gate<RedisStore>) -> u64 {
-    gate.check("api", "k").cost(0).wait().unwrap().remaining().unwrap()
+    gate.check("api", "k")
+        .cost(0)
+        .wait()
+        .unwrap()
+        .remaining()
+        .unwrap()
 }
 
 #[test]
@@ -53,7 +68,11 @@ fn who_does_not_wait_for_the_answer_takes_nothing() {
     // Each was counted by Redis, or will be, and given back.
     assert!(wait_for(PATIENCE, || gate.counters()[0].refunds == 20
         || gate.counters()[0].allowed == gate.counters()[0].refunds));
-    assert!(wait_for(PATIENCE, || left(&gate) == 5), "{:?}", gate.counters());
+    assert!(
+        wait_for(PATIENCE, || left(&gate) == 5),
+        "{:?}",
+        gate.counters()
+    );
 }
 
 /// What this process took in Redis' place is given back here, and what Redis took is not.
@@ -65,11 +84,23 @@ fn to_whom_it_was_taken_from() {
     assert_eq!(verdict.degraded(), None);
     redis.kill();
     let local: Vec<_> = (0..3).map(|_| admit(&gate)).collect();
-    assert_eq!(local.iter().filter(|(verdict, _)| verdict.is_allowed()).count(), 2);
+    assert_eq!(
+        local
+            .iter()
+            .filter(|(verdict, _)| verdict.is_allowed())
+            .count(),
+        2
+    );
     of_redis.give_back();
     assert!(wait_for(PATIENCE, || gate.counters()[0].refunds == 1));
-    assert!(admit(&gate).0.is_denied(), "what Redis took is not free here");
-    local.into_iter().take(1).for_each(|(_, receipt)| receipt.give_back());
+    assert!(
+        admit(&gate).0.is_denied(),
+        "what Redis took is not free here"
+    );
+    local
+        .into_iter()
+        .take(1)
+        .for_each(|(_, receipt)| receipt.give_back());
     assert!(wait_for(PATIENCE, || admit(&gate).0.is_allowed()));
 }
 
@@ -77,33 +108,68 @@ fn to_whom_it_was_taken_from() {
 #[test]
 fn a_book_that_is_exchanged_while_redis_is_gone_keeps_what_was_used() {
     let mut redis = RedisServer::start();
-    let gate = gate(&redis, "sliding_window_log 3/365 days", FailurePolicy::local(1));
+    let gate = gate(
+        &redis,
+        "sliding_window_log 3/365 days",
+        FailurePolicy::local(1),
+    );
     redis.kill();
     assert!((0..3).all(|_| admit(&gate).0.is_allowed()));
-    let rules = Rules::new("sliding_window_log 4/365 days".parse().unwrap()).failure_policy(FailurePolicy::local(1));
-    gate.exchange(Book::new().with("api", rules).unwrap()).unwrap();
-    assert_eq!([(); 3].map(|()| admit(&gate).0.is_allowed()), [true, false, false]);
+    let rules = Rules::new("sliding_window_log 4/365 days".parse().unwrap())
+        .failure_policy(FailurePolicy::local(1));
+    gate.exchange(Book::new().with("api", rules).unwrap())
+        .unwrap();
+    assert_eq!(
+        [(); 3].map(|()| admit(&gate).0.is_allowed()),
+        [true, false, false]
+    );
 }
 
 /// Receipts are in the slot of their key: none is sent to another node first.
 #[test]
 fn a3_receipts_on_a_cluster_are_asked_for_where_they_are() {
     let mut cluster = RedisCluster::start();
-    let book = Book::new().with("p", Rules::new("fixed_window 5/365 days".parse().unwrap())).unwrap();
+    let book = Book::new()
+        .with("p", Rules::new("fixed_window 5/365 days".parse().unwrap()))
+        .unwrap();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", cluster.url())).unwrap();
     let gate = Gate::builder(store, book).deny_cache(0).build();
     let redirections = |cluster: &mut RedisCluster| -> u64 {
-        let infos: Vec<String> = cluster.nodes().iter().map(|node| node.info("errorstats")).collect();
+        let infos: Vec<String> = cluster
+            .nodes()
+            .iter()
+            .map(|node| node.info("errorstats"))
+            .collect();
         let counts = infos.iter().flat_map(|info| info.lines());
-        counts.filter_map(|line| line.strip_prefix("errorstat_MOVED:count=")?.trim().parse::<u64>().ok()).sum()
+        counts
+            .filter_map(|line| {
+                line.strip_prefix("errorstat_MOVED:count=")?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            })
+            .sum()
     };
     let take_and_settle = |number: u32| {
         let (key, id) = (format!("k{number}"), format!("id{number}"));
         let subject = Subject::new("p", &key);
-        let (_, is_kept) = gate.store().block_on(gate.decide_with_receipt(subject, &id)).unwrap().unwrap();
+        let (_, is_kept) = gate
+            .store()
+            .block_on(gate.decide_with_receipt(subject, &id))
+            .unwrap()
+            .unwrap();
         assert!(is_kept);
-        let subject = Subject { cost: tidegate_core::Cost::ZERO, ..subject };
-        assert!(gate.store().block_on(gate.settle(subject, &id)).unwrap().unwrap().is_some());
+        let subject = Subject {
+            cost: tidegate_core::Cost::ZERO,
+            ..subject
+        };
+        assert!(
+            gate.store()
+                .block_on(gate.settle(subject, &id))
+                .unwrap()
+                .unwrap()
+                .is_some()
+        );
     };
     take_and_settle(0);
     let before = redirections(&mut cluster);

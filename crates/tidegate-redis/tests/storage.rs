@@ -12,9 +12,14 @@ use tidegate_testkit::redis::{RedisServer, Value};
 
 /// How many changes the server has seen.
 fn changes(server: &RedisServer) -> String {
-    let Value::BulkString(info) = server.command(&["INFO", "persistence"]) else { panic!("INFO answers text") };
+    let Value::BulkString(info) = server.command(&["INFO", "persistence"]) else {
+        panic!("INFO answers text")
+    };
     let info = String::from_utf8(info).unwrap();
-    info.lines().find(|line| line.starts_with("rdb_changes_since_last_save:")).unwrap().to_owned()
+    info.lines()
+        .find(|line| line.starts_with("rdb_changes_since_last_save:"))
+        .unwrap()
+        .to_owned()
 }
 
 #[test]
@@ -35,7 +40,10 @@ fn a_denial_and_a_look_write_nothing() {
         assert!(limiter.check("k").cost(99).wait().unwrap().is_denied());
         assert!(limiter.check("new").cost(99).wait().unwrap().is_denied());
         limiter.check("k").cost(0).wait().unwrap();
-        limiter.check_many(&[("k", 1), ("new", 0), ("k", 2)]).wait().unwrap();
+        limiter
+            .check_many(&[("k", 1), ("new", 0), ("k", 2)])
+            .wait()
+            .unwrap();
         limiter.refund("k", 0).wait().unwrap();
         assert_eq!(changes(&server), before, "{policy}");
         assert!(limiter.check("new").wait().unwrap().is_allowed());
@@ -50,17 +58,32 @@ fn a_denial_and_a_look_write_nothing() {
 fn a_log_takes_at_most_20_bytes_an_entry() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
-    let builder = RedisStore::builder(&server.url()).given_time(clock.clone(), Duration::from_secs(60));
-    let store = builder.timeout(Duration::from_secs(5)).connect_blocking().unwrap();
-    let limiter = Limiter::builder(store, "sliding_window_log 100000/day".parse().unwrap()).deny_cache(0).build();
+    let builder =
+        RedisStore::builder(&server.url()).given_time(clock.clone(), Duration::from_secs(60));
+    let store = builder
+        .timeout(Duration::from_secs(5))
+        .connect_blocking()
+        .unwrap();
+    let limiter = Limiter::builder(store, "sliding_window_log 100000/day".parse().unwrap())
+        .deny_cache(0)
+        .build();
     let mut made = 0;
     for entries in [100, 1_000, 5_000] {
         while made < entries {
             clock.advance(Duration::from_micros(fastrand::u64(1..1_000_000)));
-            assert!(limiter.check("k").cost(fastrand::u64(1..20)).wait().unwrap().is_allowed());
+            assert!(
+                limiter
+                    .check("k")
+                    .cost(fastrand::u64(1..20))
+                    .wait()
+                    .unwrap()
+                    .is_allowed()
+            );
             made += 1;
         }
-        let Value::Int(bytes) = server.command(&["MEMORY", "USAGE", "tg::sl/100000/1d:{k}", "SAMPLES", "0"]) else {
+        let Value::Int(bytes) =
+            server.command(&["MEMORY", "USAGE", "tg::sl/100000/1d:{k}", "SAMPLES", "0"])
+        else {
             panic!()
         };
         assert!(bytes <= 20 * entries, "{bytes} bytes for {entries} entries");
@@ -79,10 +102,21 @@ fn a_large_log_is_trimmed() {
         end
         redis.call('PEXPIRE', KEYS[1], 60000)";
     server.command(&["EVAL", make, "1", "tg::sl/1000000/1m:{k}"]);
-    let limiter = closed(&format!("{}?timeout=5s", server.url()), "sliding_window_log 1000000/minute");
-    assert_eq!(limiter.check("k").wait().unwrap().remaining(), 1_000_000 - 11);
-    let Value::Int(length) = server.command(&["LLEN", "tg::sl/1000000/1m:{k}"]) else { panic!() };
+    let limiter = closed(
+        &format!("{}?timeout=5s", server.url()),
+        "sliding_window_log 1000000/minute",
+    );
+    assert_eq!(
+        limiter.check("k").wait().unwrap().remaining(),
+        1_000_000 - 11
+    );
+    let Value::Int(length) = server.command(&["LLEN", "tg::sl/1000000/1m:{k}"]) else {
+        panic!()
+    };
     assert_eq!(length, 1 + 2 * 11);
-    assert_eq!(limiter.refund("k", 100).wait().unwrap().remaining(), 1_000_000);
+    assert_eq!(
+        limiter.refund("k", 100).wait().unwrap().remaining(),
+        1_000_000
+    );
     assert!(server.keys().is_empty());
 }

@@ -13,7 +13,10 @@ const HOUR_US: i64 = 3_600_000_000;
 /// Every algorithm, with the time after which it has forgotten everything.
 const POLICIES: [(&str, Duration); 7] = [
     ("fixed_window 5/minute", Duration::from_secs(60)),
-    ("fixed_window 5/minute anchor=first_hit", Duration::from_secs(60)),
+    (
+        "fixed_window 5/minute anchor=first_hit",
+        Duration::from_secs(60),
+    ),
     ("sliding_window_log 5/minute", Duration::from_secs(60)),
     ("sliding_window_counter 5/minute", Duration::from_secs(120)),
     ("token_bucket 5/minute", Duration::from_secs(60)),
@@ -23,7 +26,9 @@ const POLICIES: [(&str, Duration); 7] = [
 
 /// The server's time.
 fn now_us(server: &RedisServer) -> u64 {
-    let Value::Array(time) = server.command(&["TIME"]) else { panic!("TIME answers an array") };
+    let Value::Array(time) = server.command(&["TIME"]) else {
+        panic!("TIME answers an array")
+    };
     number(&time[0]) * 1_000_000 + number(&time[1])
 }
 
@@ -41,15 +46,27 @@ fn a_clock_that_steps_back_locks_nobody_out() {
     let shift_micros = |shift: i64| clock.shift_micros(start + shift);
     for (policy, refill) in POLICIES {
         let limiter = closed(&server.url(), policy);
-        for (step, shift) in [0, -HOUR_US, -25 * HOUR_US, -26 * HOUR_US].into_iter().enumerate() {
+        for (step, shift) in [0, -HOUR_US, -25 * HOUR_US, -26 * HOUR_US]
+            .into_iter()
+            .enumerate()
+        {
             shift_micros(shift);
             // Used up before the step, or refilled by nothing but it.
             admitted(&limiter, "k", 6);
             let decision = limiter.check("k").wait().unwrap();
             assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
-            assert!(decision.is_denied(), "{policy}, step {step}: a step back gives nothing away");
-            assert!(decision.retry_after().unwrap() <= refill, "{policy}, step {step}: {decision:?}");
-            assert!(decision.reset_after() <= refill, "{policy}, step {step}: {decision:?}");
+            assert!(
+                decision.is_denied(),
+                "{policy}, step {step}: a step back gives nothing away"
+            );
+            assert!(
+                decision.retry_after().unwrap() <= refill,
+                "{policy}, step {step}: {decision:?}"
+            );
+            assert!(
+                decision.reset_after() <= refill,
+                "{policy}, step {step}: {decision:?}"
+            );
             // And it is as it says: one refill later everything is free.
             shift_micros(shift + i64::try_from(refill.as_micros()).unwrap());
             assert_eq!(admitted(&limiter, "k", 20), 5, "{policy}, step {step}");
@@ -80,17 +97,29 @@ fn idle_keys_cost_nothing() {
         let limiter = closed(&server.url(), policy);
         for number in 0..300 {
             let key = format!("{}", number % 50);
-            limiter.check(&key).cost(f64::from(number % 4) / 2.0).wait().unwrap();
+            limiter
+                .check(&key)
+                .cost(f64::from(number % 4) / 2.0)
+                .wait()
+                .unwrap();
             if number % 7 == 0 {
                 limiter.refund(&key, 0.5).wait().unwrap();
             }
             if number % 50 == 0 {
-                assert!(server.keys().iter().all(|(_, ttl)| *ttl >= 0), "{policy}: {:?}", server.keys());
+                assert!(
+                    server.keys().iter().all(|(_, ttl)| *ttl >= 0),
+                    "{policy}: {:?}",
+                    server.keys()
+                );
             }
         }
         assert_eq!(limiter.counters().degraded_total(), 0);
     }
-    assert!(wait_for(PATIENCE, || server.keys().is_empty()), "{:?}", server.keys());
+    assert!(
+        wait_for(PATIENCE, || server.keys().is_empty()),
+        "{:?}",
+        server.keys()
+    );
 }
 
 fn number(value: &Value) -> u64 {
@@ -117,9 +146,18 @@ fn nothing_expires_before_its_time() {
             let decision = limiter.check(&key).cost(0.777).wait().unwrap();
             let after = now_us(&server);
             let reset = u64::try_from(decision.reset_after().as_micros()).unwrap();
-            let expires = 1_000 * number(&server.command(&["PEXPIRETIME", &format!("tg::{name}/5/1m:{{{key}}}")]));
-            assert!(expires >= before + reset, "{policy}: {} µs too early", before + reset - expires);
-            assert!(expires <= after + reset + 1_000, "{policy}: {} µs too late", expires - after - reset);
+            let expires = 1_000
+                * number(&server.command(&["PEXPIRETIME", &format!("tg::{name}/5/1m:{{{key}}}")]));
+            assert!(
+                expires >= before + reset,
+                "{policy}: {} µs too early",
+                before + reset - expires
+            );
+            assert!(
+                expires <= after + reset + 1_000,
+                "{policy}: {} µs too late",
+                expires - after - reset
+            );
         }
     }
 }

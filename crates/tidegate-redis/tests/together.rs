@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Book, Cost, Decision, FailurePolicy, Gate, ManualClock, MemoryStore, Rules, Store, Subject, Timestamp, Verdict,
+    Book, Cost, Decision, FailurePolicy, Gate, ManualClock, MemoryStore, Rules, Store, Subject,
+    Timestamp, Verdict,
 };
 use tidegate_redis::RedisStore;
 use tidegate_testkit::Answer;
@@ -25,7 +26,9 @@ const POLICIES: [&str; 6] = [
 fn book() -> Book {
     let mut book = Book::new();
     for (number, policy) in POLICIES.iter().enumerate() {
-        book = book.with(&format!("p{number}"), Rules::new(policy.parse().unwrap())).unwrap();
+        book = book
+            .with(&format!("p{number}"), Rules::new(policy.parse().unwrap()))
+            .unwrap();
     }
     book
 }
@@ -35,7 +38,11 @@ fn figures(verdict: &Verdict) -> Vec<Option<Answer>> {
         assert_eq!(decision.degraded(), None);
         Answer::of(decision, 1_000)
     };
-    verdict.rulings().iter().map(|ruling| ruling.decision().map(answer)).collect()
+    verdict
+        .rulings()
+        .iter()
+        .map(|ruling| ruling.decision().map(answer))
+        .collect()
 }
 
 /// Random requests of one to three keys, at times that stand, go and step back a little: every figure as in memory.
@@ -43,9 +50,19 @@ fn walk(url: &str, steps: usize) {
     let clock = ManualClock::new();
     clock.set(Timestamp::from_micros(1_700_000_000_123_456).unwrap());
     let builder = RedisStore::builder(&format!("{url}?timeout=5s"));
-    let redis = builder.given_time(clock.clone(), Duration::from_secs(3_600)).connect_blocking().unwrap();
-    let redis = Gate::builder(redis, book()).deny_cache(0).failure_policy(FailurePolicy::Closed).build();
-    let memory = MemoryStore::builder().max_keys(10_000).clock(clock.clone()).build().unwrap();
+    let redis = builder
+        .given_time(clock.clone(), Duration::from_secs(3_600))
+        .connect_blocking()
+        .unwrap();
+    let redis = Gate::builder(redis, book())
+        .deny_cache(0)
+        .failure_policy(FailurePolicy::Closed)
+        .build();
+    let memory = MemoryStore::builder()
+        .max_keys(10_000)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
     let memory = Gate::new(memory, book());
     let mut random = fastrand::Rng::with_seed(4);
     let mut denied = 0;
@@ -59,17 +76,37 @@ fn walk(url: &str, steps: usize) {
             .map(|policy| {
                 let thousandths = [0, 1_000, 1_000, 2_500, 9_001][random.usize(..5)];
                 let cost = Cost::from_thousandths(thousandths).unwrap();
-                (format!("p{policy}"), format!("k{}", random.usize(..3)), cost)
+                (
+                    format!("p{policy}"),
+                    format!("k{}", random.usize(..3)),
+                    cost,
+                )
             })
             .collect();
-        let subjects: Vec<Subject<'_>> =
-            parts.iter().map(|(policy, key, cost)| Subject { cost: *cost, ..Subject::new(policy, key) }).collect();
+        let subjects: Vec<Subject<'_>> = parts
+            .iter()
+            .map(|(policy, key, cost)| Subject {
+                cost: *cost,
+                ..Subject::new(policy, key)
+            })
+            .collect();
         let expected = memory.decide_at_once(&subjects).unwrap().unwrap();
-        let found = redis.store().block_on(redis.decide(&subjects)).unwrap().unwrap();
-        assert_eq!(figures(&found), figures(&expected), "step {step}: {parts:?}");
+        let found = redis
+            .store()
+            .block_on(redis.decide(&subjects))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            figures(&found),
+            figures(&expected),
+            "step {step}: {parts:?}"
+        );
         denied += usize::from(found.is_denied());
     }
-    assert!(denied > steps / 10 && denied < steps * 9 / 10, "{denied} of {steps} were denied");
+    assert!(
+        denied > steps / 10 && denied < steps * 9 / 10,
+        "{denied} of {steps} were denied"
+    );
 }
 
 #[test]
@@ -84,8 +121,11 @@ fn a_cluster_answers_as_memory_does() {
 
 fn two_limits(failure: FailurePolicy) -> Book {
     let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
-    let book = Book::new().with("user", rules("gcra 1000/365 days")).unwrap();
-    book.with("address", rules("sliding_window_log 300/365 days")).unwrap()
+    let book = Book::new()
+        .with("user", rules("gcra 1000/365 days"))
+        .unwrap();
+    book.with("address", rules("sliding_window_log 300/365 days"))
+        .unwrap()
 }
 
 /// The one that is scarce is used up to the last, and the other by no more, whatever the order.
@@ -101,7 +141,11 @@ fn in_parallel(url: &str) {
                     if fastrand::bool() {
                         subjects.reverse();
                     }
-                    let verdict = gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap();
+                    let verdict = gate
+                        .store()
+                        .block_on(gate.decide(&subjects))
+                        .unwrap()
+                        .unwrap();
                     assert_eq!(verdict.degraded(), None, "{:?}", gate.store_health());
                     admitted.fetch_add(usize::from(verdict.is_allowed()), Ordering::Relaxed);
                 }
@@ -109,7 +153,10 @@ fn in_parallel(url: &str) {
         }
     });
     assert_eq!(admitted.load(Ordering::Relaxed), 300);
-    assert_eq!(gate.check("user", "u").cost(0).wait().unwrap().remaining(), Some(700));
+    assert_eq!(
+        gate.check("user", "u").cost(0).wait().unwrap().remaining(),
+        Some(700)
+    );
 }
 
 #[test]
@@ -125,10 +172,20 @@ fn in_parallel_on_a_cluster() {
 #[test]
 fn the_same_key_twice_is_held_to_both() {
     let redis = RedisServer::start();
-    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), two_limits(FailurePolicy::Closed));
+    let gate = Gate::new(
+        RedisStore::connect_blocking(&redis.url()).unwrap(),
+        two_limits(FailurePolicy::Closed),
+    );
     let ask = |units: u64| {
-        let twice = [Subject { cost: units.try_into().unwrap(), ..Subject::new("address", "a") }; 2];
-        gate.store().block_on(gate.decide(&twice)).unwrap().unwrap().is_allowed()
+        let twice = [Subject {
+            cost: units.try_into().unwrap(),
+            ..Subject::new("address", "a")
+        }; 2];
+        gate.store()
+            .block_on(gate.decide(&twice))
+            .unwrap()
+            .unwrap()
+            .is_allowed()
     };
     assert_eq!([ask(151), ask(150), ask(1)], [false, true, false]);
 }
@@ -136,12 +193,22 @@ fn the_same_key_twice_is_held_to_both() {
 #[test]
 fn scripts_that_are_flushed_are_brought_again() {
     let redis = RedisServer::start();
-    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), two_limits(FailurePolicy::Closed));
+    let gate = Gate::new(
+        RedisStore::connect_blocking(&redis.url()).unwrap(),
+        two_limits(FailurePolicy::Closed),
+    );
     for left in (0..5).rev() {
         redis.command(&["SCRIPT", "FLUSH"]);
         let subjects = [Subject::new("user", "u"), Subject::new("address", "a")];
-        let verdict = gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap();
-        assert_eq!((verdict.degraded(), verdict.remaining()), (None, Some(295 + left)));
+        let verdict = gate
+            .store()
+            .block_on(gate.decide(&subjects))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (verdict.degraded(), verdict.remaining()),
+            (None, Some(295 + left))
+        );
     }
 }
 
@@ -149,15 +216,33 @@ fn scripts_that_are_flushed_are_brought_again() {
 #[test]
 fn c2_a_remembered_denial_does_not_hide_a_longer_one() {
     let redis = RedisServer::start();
-    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), two_limits(FailurePolicy::Closed));
+    let gate = Gate::new(
+        RedisStore::connect_blocking(&redis.url()).unwrap(),
+        two_limits(FailurePolicy::Closed),
+    );
     let ask = |address: &str| {
         let subjects = [Subject::new("user", "u"), Subject::new("address", address)];
-        gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap()
+        gate.store()
+            .block_on(gate.decide(&subjects))
+            .unwrap()
+            .unwrap()
     };
-    assert!(gate.check("address", "a").cost(300).wait().unwrap().is_allowed());
+    assert!(
+        gate.check("address", "a")
+            .cost(300)
+            .wait()
+            .unwrap()
+            .is_allowed()
+    );
     assert_eq!(ask("a").denials().count(), 1);
     // The user's denial is not known yet, and the address' is.
-    assert!(gate.check("user", "u").cost(1_000).wait().unwrap().is_allowed());
+    assert!(
+        gate.check("user", "u")
+            .cost(1_000)
+            .wait()
+            .unwrap()
+            .is_allowed()
+    );
     assert_eq!(ask("a").denials().count(), 2);
     // Where every denial is remembered, Redis is not asked.
     let trips = gate.store_health().unwrap().trips;
@@ -168,12 +253,26 @@ fn c2_a_remembered_denial_does_not_hide_a_longer_one() {
 #[test]
 fn something_of_another_kind_under_one_of_the_names_denies_and_takes_nothing() {
     let redis = RedisServer::start();
-    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), two_limits(FailurePolicy::Open));
+    let gate = Gate::new(
+        RedisStore::connect_blocking(&redis.url()).unwrap(),
+        two_limits(FailurePolicy::Open),
+    );
     redis.command(&["HSET", "tg:user:gc/1000/365d:{bad}", "field", "value"]);
     let subjects = [Subject::new("address", "a"), Subject::new("user", "bad")];
-    let verdict = gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap();
+    let verdict = gate
+        .store()
+        .block_on(gate.decide(&subjects))
+        .unwrap()
+        .unwrap();
     assert!(verdict.is_denied() && verdict.degraded().is_some());
-    assert_eq!(gate.check("address", "a").cost(0).wait().unwrap().remaining(), Some(300));
+    assert_eq!(
+        gate.check("address", "a")
+            .cost(0)
+            .wait()
+            .unwrap()
+            .remaining(),
+        Some(300)
+    );
 }
 
 #[test]
@@ -184,11 +283,18 @@ fn when_redis_is_gone_each_policy_says_what_is_done() {
         (FailurePolicy::local(300), [true, false, false]),
     ] {
         let mut redis = RedisServer::start();
-        let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), two_limits(failure));
+        let gate = Gate::new(
+            RedisStore::connect_blocking(&redis.url()).unwrap(),
+            two_limits(failure),
+        );
         redis.kill();
         let ask = || {
             let subjects = [Subject::new("user", "u"), Subject::new("address", "a")];
-            let verdict = gate.store().block_on(gate.decide(&subjects)).unwrap().unwrap();
+            let verdict = gate
+                .store()
+                .block_on(gate.decide(&subjects))
+                .unwrap()
+                .unwrap();
             assert!(verdict.degraded().is_some());
             verdict.is_allowed()
         };
@@ -200,11 +306,25 @@ fn when_redis_is_gone_each_policy_says_what_is_done() {
 #[test]
 fn c2_a_repeated_key_teaches_the_deny_cache_nothing() {
     let redis = RedisServer::start();
-    let book = Book::new().with("p", Rules::new("fixed_window 5/365 days".parse().unwrap())).unwrap();
+    let book = Book::new()
+        .with("p", Rules::new("fixed_window 5/365 days".parse().unwrap()))
+        .unwrap();
     let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book);
-    let two = Subject { cost: 2.try_into().unwrap(), ..Subject::new("p", "k") };
-    let ask = |subjects: &[Subject<'_>]| gate.store().block_on(gate.decide(subjects)).unwrap().unwrap().is_allowed();
-    assert_eq!([ask(&[two]), ask(&[two, two]), ask(&[two]), ask(&[two])], [true, false, true, false]);
+    let two = Subject {
+        cost: 2.try_into().unwrap(),
+        ..Subject::new("p", "k")
+    };
+    let ask = |subjects: &[Subject<'_>]| {
+        gate.store()
+            .block_on(gate.decide(subjects))
+            .unwrap()
+            .unwrap()
+            .is_allowed()
+    };
+    assert_eq!(
+        [ask(&[two]), ask(&[two, two]), ask(&[two]), ask(&[two])],
+        [true, false, true, false]
+    );
 }
 
 /// Tiers that share counts: what one of them gives back or admits ends what another one remembers.
@@ -212,12 +332,19 @@ fn c2_a_repeated_key_teaches_the_deny_cache_nothing() {
 fn c2_tiers_that_share_counts_share_what_is_remembered() {
     let redis = RedisServer::start();
     let rules = Rules::new("fixed_window 5/365 days".parse().unwrap());
-    let rules = rules.tier("gold", "fixed_window 7/365 days".parse().unwrap()).unwrap().shared_tiers();
+    let rules = rules
+        .tier("gold", "fixed_window 7/365 days".parse().unwrap())
+        .unwrap()
+        .shared_tiers();
     let book = Book::new().with("p", rules).unwrap();
     let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book);
     assert!(gate.check("p", "k").cost(5).wait().unwrap().is_allowed());
     assert!(gate.check("p", "k").wait().unwrap().is_denied());
-    let gold = Subject { tier: Some("gold"), cost: 2.try_into().unwrap(), ..Subject::new("p", "k") };
+    let gold = Subject {
+        tier: Some("gold"),
+        cost: 2.try_into().unwrap(),
+        ..Subject::new("p", "k")
+    };
     gate.store().block_on(gate.refund(gold)).unwrap().unwrap();
     assert!(gate.check("p", "k").wait().unwrap().is_allowed());
 }
@@ -225,12 +352,25 @@ fn c2_tiers_that_share_counts_share_what_is_remembered() {
 #[test]
 fn a5_a_sum_above_the_largest_cost_is_never_allowed() {
     let redis = RedisServer::start();
-    let book = || Book::new().with("p", Rules::new("fixed_window 1_000_000_000/day".parse().unwrap())).unwrap();
+    let book = || {
+        Book::new()
+            .with(
+                "p",
+                Rules::new("fixed_window 1_000_000_000/day".parse().unwrap()),
+            )
+            .unwrap()
+    };
     let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book());
-    let twice = [Subject { cost: Cost::MAX, ..Subject::new("p", "k") }; 2];
+    let twice = [Subject {
+        cost: Cost::MAX,
+        ..Subject::new("p", "k")
+    }; 2];
     for verdict in [
         gate.store().block_on(gate.decide(&twice)).unwrap().unwrap(),
-        Gate::memory(book()).decide_at_once(&twice).unwrap().unwrap(),
+        Gate::memory(book())
+            .decide_at_once(&twice)
+            .unwrap()
+            .unwrap(),
     ] {
         assert!(verdict.is_denied());
         assert_eq!(verdict.rulings()[0].decision().unwrap().retry_after(), None);

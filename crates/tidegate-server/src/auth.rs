@@ -36,7 +36,9 @@ pub(crate) enum Access {
 fn is_variable_name(text: &str) -> bool {
     (text.len() <= 12 || text.contains('_'))
         && text.len() <= 64
-        && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 impl Tokens {
@@ -68,7 +70,9 @@ impl Tokens {
         if self.is_open(scope) {
             return Access::Granted;
         }
-        let Some(shown) = shown.filter(|shown| shown.len() <= LONGEST) else { return Access::Unknown };
+        let Some(shown) = shown.filter(|shown| shown.len() <= LONGEST) else {
+            return Access::Unknown;
+        };
         let digest = blake3::hash(shown);
         let mut access = Access::Unknown;
         for token in &self.0 {
@@ -89,14 +93,19 @@ impl Token {
         let error = |message: String| ConfigError::Values(format!("token[{number}]: {message}"));
         let text = match (&config.file, &config.env) {
             (Some(file), _) => {
-                let content = files.read(file).map_err(|cause| error(format!("{}: {cause}", file.display())))?;
-                String::from_utf8(content).map_err(|_| error(format!("{}: expected text", file.display())))?
+                let content = files
+                    .read(file)
+                    .map_err(|cause| error(format!("{}: {cause}", file.display())))?;
+                String::from_utf8(content)
+                    .map_err(|_| error(format!("{}: expected text", file.display())))?
             }
             (None, Some(variable)) => {
                 let missing = |_| match is_variable_name(variable) {
                     true => error(format!("the environment has no variable {variable}")),
                     // It may be the token itself.
-                    false => error("`env` is invalid: expected the name of an environment variable".to_owned()),
+                    false => error(
+                        "`env` is invalid: expected the name of an environment variable".to_owned(),
+                    ),
                 };
                 std::env::var(variable).map_err(missing)?
             }
@@ -108,7 +117,10 @@ impl Token {
                 "the token is too short or too long: expected {SHORTEST} to {LONGEST} characters"
             )));
         }
-        Ok(Self { digest: blake3::hash(text.as_bytes()), scopes: config.scopes.clone() })
+        Ok(Self {
+            digest: blake3::hash(text.as_bytes()),
+            scopes: config.scopes.clone(),
+        })
     }
 }
 
@@ -118,18 +130,35 @@ mod tests {
 
     #[test]
     fn a_token_is_for_its_scopes() {
-        let token =
-            |text: &str, scopes: &[Scope]| Token { digest: blake3::hash(text.as_bytes()), scopes: scopes.to_vec() };
-        let tokens = Tokens(vec![token("one", &[Scope::Check]), token("two", &[Scope::Check, Scope::Admin])]);
+        let token = |text: &str, scopes: &[Scope]| Token {
+            digest: blake3::hash(text.as_bytes()),
+            scopes: scopes.to_vec(),
+        };
+        let tokens = Tokens(vec![
+            token("one", &[Scope::Check]),
+            token("two", &[Scope::Check, Scope::Admin]),
+        ]);
         assert_eq!(tokens.access(Some(b"one"), Scope::Check), Access::Granted);
         assert_eq!(tokens.access(Some(b"one"), Scope::Admin), Access::Forbidden);
         assert_eq!(tokens.access(Some(b"two"), Scope::Admin), Access::Granted);
-        for shown in [None, Some(&b""[..]), Some(b"on"), Some(b"one "), Some(b"onetwo")] {
+        for shown in [
+            None,
+            Some(&b""[..]),
+            Some(b"on"),
+            Some(b"one "),
+            Some(b"onetwo"),
+        ] {
             assert_eq!(tokens.access(shown, Scope::Check), Access::Unknown);
         }
-        assert_eq!(Tokens::default().access(None, Scope::Admin), Access::Granted);
+        assert_eq!(
+            Tokens::default().access(None, Scope::Admin),
+            Access::Granted
+        );
         // A refund is more than a check.
-        assert_eq!(tokens.access(Some(b"one"), Scope::Refund), Access::Forbidden);
+        assert_eq!(
+            tokens.access(Some(b"one"), Scope::Refund),
+            Access::Forbidden
+        );
         assert_eq!(tokens.access(None, Scope::Refund), Access::Unknown);
         let refunds = Tokens(vec![token("one", &[Scope::Check, Scope::Refund])]);
         assert_eq!(refunds.access(Some(b"one"), Scope::Refund), Access::Granted);

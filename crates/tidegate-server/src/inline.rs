@@ -47,7 +47,10 @@ impl Kept {
     fn of(&mut self, gate: &Gate<AnyStore>) -> &mut Self {
         let store = std::ptr::from_ref(gate.store()) as usize;
         if self.of != store {
-            *self = Self { of: store, ..Self::default() };
+            *self = Self {
+                of: store,
+                ..Self::default()
+            };
         }
         self
     }
@@ -72,10 +75,19 @@ impl Inline {
             if text.len() > LONGEST_TEXT {
                 return Err(format!("limits are longer than {LONGEST_TEXT} characters"));
             }
-            let policy: Policy = text.parse().map_err(|error: PolicyError| error.to_string())?;
+            let policy: Policy = text
+                .parse()
+                .map_err(|error: PolicyError| error.to_string())?;
             let name = Name::new("limits").map_err(|error| error.to_string())?;
             let label = Arc::new(Label::new(name, None, Some(policy.clone())));
-            Ok(keep(&mut kept.texts, text.into(), Self { label, limiter: gate.limiter(policy) }))
+            Ok(keep(
+                &mut kept.texts,
+                text.into(),
+                Self {
+                    label,
+                    limiter: gate.limiter(policy),
+                },
+            ))
         })
     }
 }

@@ -38,7 +38,9 @@ static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 /// Lines that were dropped because they could not be written fast enough, and events that came too often.
 pub(crate) fn dropped_lines() -> u64 {
     let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
-    u64::try_from(dropped).unwrap_or(u64::MAX).saturating_add(SUPPRESSED.load(Ordering::Relaxed))
+    u64::try_from(dropped)
+        .unwrap_or(u64::MAX)
+        .saturating_add(SUPPRESSED.load(Ordering::Relaxed))
 }
 
 /// Lets each event pass so often, by where it stands in the source.
@@ -47,7 +49,11 @@ struct Seldom(Option<Limiter<MemoryStore>>);
 impl Seldom {
     fn new() -> Self {
         let store = MemoryStore::builder().max_keys(1_024).build().ok();
-        Self(store.zip(EVENT_LIMIT.parse().ok()).map(|(store, policy)| Limiter::new(store, policy)))
+        Self(
+            store
+                .zip(EVENT_LIMIT.parse().ok())
+                .map(|(store, policy)| Limiter::new(store, policy)),
+        )
     }
 }
 
@@ -59,7 +65,10 @@ impl<S: Subscriber> Filter<S> for Seldom {
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let place = std::ptr::from_ref(event.metadata()) as usize;
         let is_allowed = |limiter: &Limiter<MemoryStore>| {
-            limiter.check(&place.to_ne_bytes()).now().is_ok_and(|decision| decision.is_allowed())
+            limiter
+                .check(&place.to_ne_bytes())
+                .now()
+                .is_ok_and(|decision| decision.is_allowed())
         };
         let passes = self.0.as_ref().is_none_or(is_allowed);
         if !passes {
@@ -81,26 +90,40 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
         LogLevel::Debug => LevelFilter::DEBUG,
     };
     let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MOST_WAITING);
-    let (writer, writing) = builder.thread_name("tidegate-log").finish(std::io::stderr());
+    let builder = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(MOST_WAITING);
+    let (writer, writing) = builder
+        .thread_name("tidegate-log")
+        .finish(std::io::stderr());
     DROPPED.get_or_init(|| writer.error_counter());
-    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(writer)
+        .with_target(false);
     let lines = match config.format {
         LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let own = Targets::new().with_target("tidegate", level);
-    let subscriber = tracing_subscriber::registry().with(lines.with_filter(Seldom::new()).with_filter(own));
+    let subscriber =
+        tracing_subscriber::registry().with(lines.with_filter(Seldom::new()).with_filter(own));
     let started = |result: Result<(), tracing_subscriber::util::TryInitError>| {
         result.map_err(|error| ConfigError::Values(format!("log: {error}")))
     };
     #[cfg(feature = "otel")]
     {
-        let spans = config.otlp.as_ref().map(|endpoint| crate::trace::layer(endpoint)).transpose();
+        let spans = config
+            .otlp
+            .as_ref()
+            .map(|endpoint| crate::trace::layer(endpoint))
+            .transpose();
         let spans = spans.map_err(|error| ConfigError::Values(format!("log.otlp: {error}")))?;
         let (layer, exporting) = spans.unzip();
         started(subscriber.with(layer).try_init())?;
-        Ok(Logging { _writing: writing, _exporting: exporting })
+        Ok(Logging {
+            _writing: writing,
+            _exporting: exporting,
+        })
     }
     #[cfg(not(feature = "otel"))]
     {

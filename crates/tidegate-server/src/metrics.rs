@@ -19,7 +19,9 @@ use crate::server::Server;
 const STRIPES: usize = 8;
 
 /// The upper ends of the latency histogram's buckets, in microseconds.
-const BUCKETS: [u64; 14] = [5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000, 1_000_000];
+const BUCKETS: [u64; 14] = [
+    5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000, 1_000_000,
+];
 
 /// What is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +31,11 @@ pub(crate) enum Spoken {
     Admin,
 }
 
-const SPOKEN: [(Spoken, &str); 3] = [(Spoken::Http, "http"), (Spoken::Resp, "resp"), (Spoken::Admin, "admin")];
+const SPOKEN: [(Spoken, &str); 3] = [
+    (Spoken::Http, "http"),
+    (Spoken::Resp, "resp"),
+    (Spoken::Admin, "admin"),
+];
 const OUTCOMES: [&str; 3] = ["allowed", "denied", "never_allowed"];
 
 /// What the server has counted.
@@ -84,7 +90,10 @@ impl Metrics {
     pub(crate) fn answered(&self, spoken: Spoken, count: u64, after: Duration) {
         let latency = &self.stripe().latency[spoken as usize];
         let nanos = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS.iter().position(|end| nanos <= end * 1_000).unwrap_or(BUCKETS.len());
+        let bucket = BUCKETS
+            .iter()
+            .position(|end| nanos <= end * 1_000)
+            .unwrap_or(BUCKETS.len());
         add(&latency.buckets[bucket], count);
         add(&latency.sum_ns, nanos.saturating_mul(count));
     }
@@ -102,7 +111,10 @@ impl Metrics {
             Outcome::NeverAllowed => 2,
         };
         add(&self.stripe().inline[outcome], 1);
-        if let Some(count) = decision.degraded().and_then(|reason| self.stripe().inline_degraded.get(reason as usize)) {
+        if let Some(count) = decision
+            .degraded()
+            .and_then(|reason| self.stripe().inline_degraded.get(reason as usize))
+        {
             add(count, 1);
         }
     }
@@ -124,7 +136,14 @@ impl Metrics {
 
     pub(crate) fn reloaded(&self, is_good: bool) {
         self.is_refused.store(!is_good, Ordering::Relaxed);
-        add(if is_good { &self.reloads } else { &self.failed_reloads }, 1);
+        add(
+            if is_good {
+                &self.reloads
+            } else {
+                &self.failed_reloads
+            },
+            1,
+        );
     }
 
     /// The configuration in use is the one there is.
@@ -147,7 +166,10 @@ impl Metrics {
     }
 
     fn sum(&self, read: impl Fn(&Stripe) -> &AtomicU64) -> u64 {
-        self.stripes.iter().map(|stripe| read(stripe).load(Ordering::Relaxed)).sum()
+        self.stripes
+            .iter()
+            .map(|stripe| read(stripe).load(Ordering::Relaxed))
+            .sum()
     }
 }
 
@@ -171,7 +193,9 @@ pub(crate) fn classic(text: &str) -> String {
             help = Some(line);
             continue;
         }
-        let counter = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter"));
+        let counter = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.strip_suffix(" counter"));
         for line in help.take().into_iter().chain([line]) {
             match counter {
                 Some(name) => classic.push_str(&line.replacen(name, &format!("{name}_total"), 1)),
@@ -210,13 +234,41 @@ impl Collector for Collected {
                 "Connections that did not agree on TLS",
                 read(&metrics.failed_handshakes),
             ),
-            ("tidegate_accepts_failed", "Connections that could not be taken", read(&metrics.failed_accepts)),
-            ("tidegate_config_reloads", "Configurations that were taken over", read(&metrics.reloads)),
-            ("tidegate_config_reload_errors", "Configurations that were refused", read(&metrics.failed_reloads)),
-            ("tidegate_snapshots", "Snapshots that were written", read(&metrics.snapshots)),
-            ("tidegate_snapshot_errors", "Snapshots that could not be written", read(&metrics.failed_snapshots)),
-            ("tidegate_panics", "Panics while handling requests", read(&metrics.panics)),
-            ("tidegate_log_lines_dropped", "Log lines that were dropped or suppressed", crate::log::dropped_lines()),
+            (
+                "tidegate_accepts_failed",
+                "Connections that could not be taken",
+                read(&metrics.failed_accepts),
+            ),
+            (
+                "tidegate_config_reloads",
+                "Configurations that were taken over",
+                read(&metrics.reloads),
+            ),
+            (
+                "tidegate_config_reload_errors",
+                "Configurations that were refused",
+                read(&metrics.failed_reloads),
+            ),
+            (
+                "tidegate_snapshots",
+                "Snapshots that were written",
+                read(&metrics.snapshots),
+            ),
+            (
+                "tidegate_snapshot_errors",
+                "Snapshots that could not be written",
+                read(&metrics.failed_snapshots),
+            ),
+            (
+                "tidegate_panics",
+                "Panics while handling requests",
+                read(&metrics.panics),
+            ),
+            (
+                "tidegate_log_lines_dropped",
+                "Log lines that were dropped or suppressed",
+                crate::log::dropped_lines(),
+            ),
         ];
         for (name, help, value) in counters {
             let mut encoder = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -228,7 +280,11 @@ impl Collector for Collected {
                 "Connections at present",
                 (server.connections.count() + server.admin_connections.count()) as u64,
             ),
-            ("tidegate_start_time_seconds", "When the server started, since 1970", server.started_at_s),
+            (
+                "tidegate_start_time_seconds",
+                "When the server started, since 1970",
+                server.started_at_s,
+            ),
             (
                 "tidegate_snapshot_time_seconds",
                 "When the last snapshot was written, since 1970",
@@ -244,14 +300,26 @@ impl Collector for Collected {
         if let AnyStore::Memory(store) = server.live().gate.store() {
             let stats = store.stats();
             gauges.extend([
-                ("tidegate_memory_keys", "Keys that the memory store keeps", stats.keys),
-                ("tidegate_memory_max_keys", "The most keys that the memory store keeps", stats.max_keys),
+                (
+                    "tidegate_memory_keys",
+                    "Keys that the memory store keeps",
+                    stats.keys,
+                ),
+                (
+                    "tidegate_memory_max_keys",
+                    "The most keys that the memory store keeps",
+                    stats.max_keys,
+                ),
                 (
                     "tidegate_memory_table_bytes",
                     "Bytes reserved for the memory store's table",
                     stats.table_bytes as u64,
                 ),
-                ("tidegate_memory_record_bytes", "Bytes of records beside the table", stats.record_bytes),
+                (
+                    "tidegate_memory_record_bytes",
+                    "Bytes of records beside the table",
+                    stats.record_bytes,
+                ),
                 (
                     "tidegate_memory_max_record_bytes",
                     "Byte budget for records beside the table",
@@ -259,14 +327,26 @@ impl Collector for Collected {
                 ),
             ]);
             evictions.extend([
-                ("tidegate_memory_evictions", "Keys dropped before they had expired, for others", stats.evictions),
-                ("tidegate_memory_denied_evictions", "Evicted keys that were being denied", stats.denied_evictions),
+                (
+                    "tidegate_memory_evictions",
+                    "Keys dropped before they had expired, for others",
+                    stats.evictions,
+                ),
+                (
+                    "tidegate_memory_denied_evictions",
+                    "Evicted keys that were being denied",
+                    stats.denied_evictions,
+                ),
                 (
                     "tidegate_memory_record_evictions",
                     "Keys evicted to keep records within their byte budget",
                     stats.record_evictions,
                 ),
-                ("tidegate_memory_expiries", "Keys forgotten because they had expired", stats.expiries),
+                (
+                    "tidegate_memory_expiries",
+                    "Keys forgotten because they had expired",
+                    stats.expiries,
+                ),
             ]);
         }
         for (name, help, value) in gauges {
@@ -287,38 +367,74 @@ impl Collected {
         let server = &*self.0;
         let metrics = &server.metrics;
         let help = "The configuration in use, by its hash, and the version of the server";
-        let mut info = encoder.encode_descriptor("tidegate_config_info", help, None, MetricType::Gauge)?;
-        let labels = [("hash", server.live().hash.clone()), ("version", env!("CARGO_PKG_VERSION").to_owned())];
+        let mut info =
+            encoder.encode_descriptor("tidegate_config_info", help, None, MetricType::Gauge)?;
+        let labels = [
+            ("hash", server.live().hash.clone()),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ];
         info.encode_family(&labels)?.encode_gauge(&1_i64)?;
 
         let help = "Decisions under limits that came with the request, by outcome";
-        let mut inline = encoder.encode_descriptor("tidegate_inline_checks", help, None, MetricType::Counter)?;
+        let mut inline =
+            encoder.encode_descriptor("tidegate_inline_checks", help, None, MetricType::Counter)?;
         for (index, outcome) in OUTCOMES.iter().enumerate() {
             let count = metrics.sum(|stripe| &stripe.inline[index]);
-            inline.encode_family(&[("outcome", *outcome)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            inline
+                .encode_family(&[("outcome", *outcome)])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
-        let help = "Decisions under limits that came with the request, made without the store, by reason";
-        let mut degraded = encoder.encode_descriptor("tidegate_inline_degraded", help, None, MetricType::Counter)?;
+        let help =
+            "Decisions under limits that came with the request, made without the store, by reason";
+        let mut degraded = encoder.encode_descriptor(
+            "tidegate_inline_degraded",
+            help,
+            None,
+            MetricType::Counter,
+        )?;
         for reason in Degraded::ALL {
             let count = metrics.sum(|stripe| &stripe.inline_degraded[reason as usize]);
-            degraded.encode_family(&[("reason", reason.name())])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            degraded
+                .encode_family(&[("reason", reason.name())])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         let help = "Requests that were not understood or not permitted";
-        let mut refused = encoder.encode_descriptor("tidegate_requests_refused", help, None, MetricType::Counter)?;
+        let mut refused = encoder.encode_descriptor(
+            "tidegate_requests_refused",
+            help,
+            None,
+            MetricType::Counter,
+        )?;
         for (spoken, name) in SPOKEN {
             let count = metrics.sum(|stripe| &stripe.refused[spoken as usize]);
-            refused.encode_family(&[("protocol", name)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            refused
+                .encode_family(&[("protocol", name)])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         let help = "How long requests took from being read to being answered";
-        let mut latency =
-            encoder.encode_descriptor("tidegate_request_duration_seconds", help, None, MetricType::Histogram)?;
+        let mut latency = encoder.encode_descriptor(
+            "tidegate_request_duration_seconds",
+            help,
+            None,
+            MetricType::Histogram,
+        )?;
         for (spoken, name) in SPOKEN {
-            let ends = BUCKETS.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
-            let count = |bucket: usize| metrics.sum(|stripe| &stripe.latency[spoken as usize].buckets[bucket]);
-            let buckets: Vec<(f64, u64)> = ends.enumerate().map(|(bucket, end)| (end, count(bucket))).collect();
+            let ends = BUCKETS
+                .iter()
+                .map(|us| *us as f64 / 1e6)
+                .chain([f64::INFINITY]);
+            let count = |bucket: usize| {
+                metrics.sum(|stripe| &stripe.latency[spoken as usize].buckets[bucket])
+            };
+            let buckets: Vec<(f64, u64)> = ends
+                .enumerate()
+                .map(|(bucket, end)| (end, count(bucket)))
+                .collect();
             let sum = metrics.sum(|stripe| &stripe.latency[spoken as usize].sum_ns) as f64 / 1e9;
             let total = buckets.iter().map(|(_, count)| count).sum();
-            latency.encode_family(&[("protocol", name)])?.encode_histogram::<NoLabelSet>(sum, total, &buckets, None)?;
+            latency
+                .encode_family(&[("protocol", name)])?
+                .encode_histogram::<NoLabelSet>(sum, total, &buckets, None)?;
         }
         Ok(())
     }

@@ -27,7 +27,10 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
         let is_degraded = live.is_degraded();
         if is_degraded != was_degraded {
             was_degraded = is_degraded;
-            let error = live.gate.store_health().and_then(|health| health.last_error);
+            let error = live
+                .gate
+                .store_health()
+                .and_then(|health| health.last_error);
             let error = error.as_deref().unwrap_or("connection lost");
             match is_degraded {
                 true => tracing::warn!(error, "store unavailable, applying the failure policy"),
@@ -65,11 +68,15 @@ impl Memory {
         let is_full = stats.keys >= stats.max_keys || stats.record_bytes >= stats.max_record_bytes;
         if is_full && !self.was_full {
             let (max_keys, max_record_bytes) = (stats.max_keys, stats.max_record_bytes);
-            tracing::warn!(max_keys, max_record_bytes, "memory store full, evicting keys");
+            tracing::warn!(
+                max_keys,
+                max_record_bytes,
+                "memory store full, evicting keys"
+            );
         }
         // Not at every key that comes and goes.
-        let is_nearly_full =
-            stats.keys > stats.max_keys / 10 * 9 || stats.record_bytes > stats.max_record_bytes / 10 * 9;
+        let is_nearly_full = stats.keys > stats.max_keys / 10 * 9
+            || stats.record_bytes > stats.max_record_bytes / 10 * 9;
         self.was_full = is_full || self.was_full && is_nearly_full;
         let evicted = stats.denied_evictions.saturating_sub(self.denied_evictions);
         if evicted > 0 && self.logged_at.is_none_or(|at| at.elapsed() >= AGAIN) {

@@ -8,9 +8,17 @@ use prometheus_client::metrics::MetricType;
 /// Writes what is known.
 pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let gauges = [
-        ("process_resident_memory_bytes", "Memory in use", resident_bytes()),
+        (
+            "process_resident_memory_bytes",
+            "Memory in use",
+            resident_bytes(),
+        ),
         ("process_open_fds", "File descriptors in use", open_files()),
-        ("process_max_fds", "The most file descriptors there may be", max_files()),
+        (
+            "process_max_fds",
+            "The most file descriptors there may be",
+            max_files(),
+        ),
     ];
     for (name, help, value) in gauges {
         let Some(value) = value else { continue };
@@ -19,14 +27,20 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     }
     if let Some(seconds) = cpu_seconds() {
         let help = "Time of processors used, in the program and for it in the system";
-        let mut encoder = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
+        let mut encoder =
+            encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
         encoder.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
     }
     Ok(())
 }
 
 fn resident_bytes() -> Option<u64> {
-    let pages: u64 = std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').nth(1)?.parse().ok()?;
+    let pages: u64 = std::fs::read_to_string("/proc/self/statm")
+        .ok()?
+        .split(' ')
+        .nth(1)?
+        .parse()
+        .ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)
 }
 
@@ -37,7 +51,13 @@ fn open_files() -> Option<u64> {
 
 pub(crate) fn max_files() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace().next()?.parse().ok()
+    limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 fn cpu_seconds() -> Option<f64> {

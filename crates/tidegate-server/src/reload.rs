@@ -25,12 +25,15 @@ fn reload(server: &Server, source: &Source) -> Result<bool, ConfigError> {
     let config = source.load()?;
     let old = server.live();
     if let Some(name) = old.config.fixed_difference(&config) {
-        return Err(ConfigError::Values(format!("`{name}` cannot be changed while the server runs: restart it")));
+        return Err(ConfigError::Values(format!(
+            "`{name}` cannot be changed while the server runs: restart it"
+        )));
     }
     // A file that is being written is empty first.
     if config.policies.is_empty() && !old.config.policies.is_empty() {
         return Err(ConfigError::Values(
-            "all policies would be gone: expected at least one; restart to go on without".to_owned(),
+            "all policies would be gone: expected at least one; restart to go on without"
+                .to_owned(),
         ));
     }
     let secrets = Secrets::read(&config)?;
@@ -47,7 +50,8 @@ fn reload(server: &Server, source: &Source) -> Result<bool, ConfigError> {
         ("resp", &old.config.resp.tls, &config.resp.tls),
         ("admin", &old.config.admin.tls, &config.admin.tls),
     ] {
-        let asks = |tls: &Option<TlsConfig>| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let asks =
+            |tls: &Option<TlsConfig>| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if asks(before) && !asks(after) {
             return Err(ConfigError::Values(format!(
                 "{name}.tls.client_ca would be gone, and clients without a certificate accepted: expected it to stay; \
@@ -65,10 +69,18 @@ fn reload(server: &Server, source: &Source) -> Result<bool, ConfigError> {
 
 /// The files that a configuration hangs on.
 fn files(source: &Source, config: &Config) -> BTreeSet<PathBuf> {
-    let tls = [&config.http.tls, &config.resp.tls, &config.admin.tls].into_iter().flatten();
+    let tls = [&config.http.tls, &config.resp.tls, &config.admin.tls]
+        .into_iter()
+        .flatten();
     let tls = tls.flat_map(|tls| tls.files()).map(Path::to_owned);
     let tokens = config.tokens.iter().filter_map(|token| token.file.clone());
-    source.file.iter().cloned().chain(tls).chain(tokens).collect()
+    source
+        .file
+        .iter()
+        .cloned()
+        .chain(tls)
+        .chain(tokens)
+        .collect()
 }
 
 /// Looks for changes until the server ends: when it is told to, when a file changes, and now and then.
@@ -101,7 +113,9 @@ pub(crate) async fn watch(
             tokio::task::spawn_blocking(move || reload(&server, &source))
         };
         // Where it ended in a bug, the old one stays as well.
-        let reloaded = reloading.await.unwrap_or_else(|error| Err(ConfigError::Values(error.to_string())));
+        let reloaded = reloading
+            .await
+            .unwrap_or_else(|error| Err(ConfigError::Values(error.to_string())));
         match reloaded {
             Ok(true) => {
                 server.metrics.reloaded(true);
@@ -115,7 +129,10 @@ pub(crate) async fn watch(
             Ok(false) => {
                 server.metrics.is_current();
                 if is_asked || last_error.take().is_some() {
-                    tracing::info!(hash = server.live().hash, "the configuration has not changed");
+                    tracing::info!(
+                        hash = server.live().hash,
+                        "the configuration has not changed"
+                    );
                 }
             }
             Err(error) => {
@@ -123,7 +140,10 @@ pub(crate) async fn watch(
                 // Once, not at every look.
                 if is_asked || last_error.as_ref() != Some(&text) {
                     server.metrics.reloaded(false);
-                    tracing::error!(error = text, "the configuration was refused; the old one stays in use");
+                    tracing::error!(
+                        error = text,
+                        "the configuration was refused; the old one stays in use"
+                    );
                 }
                 last_error = Some(text);
             }
@@ -132,7 +152,10 @@ pub(crate) async fn watch(
 }
 
 /// Watches the folders, as files are often put in the place of others, and links in the place of links.
-fn watch_files(files: &BTreeSet<PathBuf>, changed: &mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+fn watch_files(
+    files: &BTreeSet<PathBuf>,
+    changed: &mpsc::Sender<()>,
+) -> Option<notify::RecommendedWatcher> {
     let changed = changed.clone();
     let tell = move |event: notify::Result<notify::Event>| {
         if event.is_ok_and(|event| !event.kind.is_access()) {
@@ -141,7 +164,9 @@ fn watch_files(files: &BTreeSet<PathBuf>, changed: &mpsc::Sender<()>) -> Option<
     };
     let mut watcher = notify::recommended_watcher(tell).ok()?;
     let mut folders = BTreeSet::new();
-    files.iter().for_each(|file| add_folders(file, &mut folders, MOST_LINKS));
+    files
+        .iter()
+        .for_each(|file| add_folders(file, &mut folders, MOST_LINKS));
     for folder in folders {
         if let Err(error) = watcher.watch(&folder, RecursiveMode::NonRecursive) {
             tracing::warn!(%error, folder = %folder.display(), "changes here are seen only every 30 s");
@@ -155,9 +180,13 @@ const MOST_LINKS: usize = 40;
 
 /// Adds the folder that a file is in, and that of every link on the way to it: each of them may be swapped.
 fn add_folders(file: &Path, folders: &mut BTreeSet<PathBuf>, links_left: usize) {
-    let Ok(file) = std::path::absolute(file) else { return };
+    let Ok(file) = std::path::absolute(file) else {
+        return;
+    };
     folders.extend(file.parent().map(Path::to_owned));
-    let links = file.ancestors().filter_map(|path| Some((path, path.parent()?, std::fs::read_link(path).ok()?)));
+    let links = file
+        .ancestors()
+        .filter_map(|path| Some((path, path.parent()?, std::fs::read_link(path).ok()?)));
     for (link, folder, target) in links {
         folders.insert(folder.to_owned());
         let rest = file.strip_prefix(link).unwrap_or(Path::new(""));

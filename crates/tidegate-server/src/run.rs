@@ -39,7 +39,12 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     // Before it is read: whoever has it may be about to write it.
-    let lock = config.store.snapshot.as_deref().map(snapshot::lock).transpose()?;
+    let lock = config
+        .store
+        .snapshot
+        .as_deref()
+        .map(snapshot::lock)
+        .transpose()?;
     let url = store_url(&config)?;
     serve(config, url, lock, listeners, reloads, ready, shutdown).await
 }
@@ -100,17 +105,27 @@ async fn serve(
     beside.spawn(monitor::watch(Arc::clone(&server), ended.clone()));
     let keeper = tokio::spawn(snapshot::keep(Arc::clone(&server), ended.clone(), lock));
     if let Some(Reloads { source, asked }) = reloads {
-        beside.spawn(reload::watch(Arc::clone(&server), source, asked, ended.clone()));
+        beside.spawn(reload::watch(
+            Arc::clone(&server),
+            source,
+            asked,
+            ended.clone(),
+        ));
     }
     let workers = Workers::start(&server, listeners)?;
     ready();
     shutdown.await;
-    tracing::info!(connections = server.connections.count(), "shutting down, draining connections");
+    tracing::info!(
+        connections = server.connections.count(),
+        "shutting down, draining connections"
+    );
     server.end();
     workers.end(&server).await;
     ended.cancel();
     // The last snapshot is written when nothing is counted any more.
-    let kept = keeper.await.unwrap_or_else(|error| Err(std::io::Error::other(error).into()));
+    let kept = keeper
+        .await
+        .unwrap_or_else(|error| Err(std::io::Error::other(error).into()));
     beside.close();
     beside.wait().await;
     tracing::info!("ended");
@@ -128,9 +143,10 @@ async fn gate(config: &Config, url: StoreUrl) -> Result<Gate<AnyStore>, ServeErr
             }
             Ok(gate)
         }
-        Err(tidegate::ConnectError::Restore(error)) => {
-            Err(ServeError::Snapshot { path: path.unwrap_or_default(), error: error.to_string() })
-        }
+        Err(tidegate::ConnectError::Restore(error)) => Err(ServeError::Snapshot {
+            path: path.unwrap_or_default(),
+            error: error.to_string(),
+        }),
         Err(error) => Err(error.into()),
     }
 }
@@ -148,39 +164,86 @@ struct Workers {
 }
 
 /// What a worker listens for.
-type Listening = Box<dyn FnOnce(&Arc<Server>, &CancellationToken, &TaskTracker) -> std::io::Result<()> + Send>;
+type Listening =
+    Box<dyn FnOnce(&Arc<Server>, &CancellationToken, &TaskTracker) -> std::io::Result<()> + Send>;
 
 impl Workers {
     fn start(server: &Arc<Server>, listeners: Listeners) -> Result<Self, ServeError> {
         let (ending, over) = (CancellationToken::new(), CancellationToken::new());
         let _guards = [ending.clone().drop_guard(), over.clone().drop_guard()];
-        let mut workers = Self { ending, over, threads: Vec::new(), _guards };
-        let mut https = listeners.http.into_iter().flat_map(|sockets| sockets.sockets);
-        let mut resps = listeners.resp.into_iter().flat_map(|sockets| sockets.sockets);
+        let mut workers = Self {
+            ending,
+            over,
+            threads: Vec::new(),
+            _guards,
+        };
+        let mut https = listeners
+            .http
+            .into_iter()
+            .flat_map(|sockets| sockets.sockets);
+        let mut resps = listeners
+            .resp
+            .into_iter()
+            .flat_map(|sockets| sockets.sockets);
         loop {
             let (http, resp) = (https.next(), resps.next());
             if http.is_none() && resp.is_none() {
                 break;
             }
             let is_admin = false;
-            let http = http.map(|socket| listening(socket, Http { server: Arc::clone(server), is_admin }));
-            let resp = resp.map(|socket| listening(socket, Resp { server: Arc::clone(server) }));
+            let http = http.map(|socket| {
+                listening(
+                    socket,
+                    Http {
+                        server: Arc::clone(server),
+                        is_admin,
+                    },
+                )
+            });
+            let resp = resp.map(|socket| {
+                listening(
+                    socket,
+                    Resp {
+                        server: Arc::clone(server),
+                    },
+                )
+            });
             workers.start_one(server, http.into_iter().chain(resp).collect())?;
         }
-        for socket in listeners.admin.into_iter().flat_map(|sockets| sockets.sockets) {
-            let admin = Http { server: Arc::clone(server), is_admin: true };
+        for socket in listeners
+            .admin
+            .into_iter()
+            .flat_map(|sockets| sockets.sockets)
+        {
+            let admin = Http {
+                server: Arc::clone(server),
+                is_admin: true,
+            };
             workers.start_one(server, vec![listening(socket, admin)])?;
         }
         Ok(workers)
     }
 
-    fn start_one(&mut self, server: &Arc<Server>, listening: Vec<Listening>) -> Result<(), ServeError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    fn start_one(
+        &mut self,
+        server: &Arc<Server>,
+        listening: Vec<Listening>,
+    ) -> Result<(), ServeError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         // Of its own, so that threads do not meet at it.
-        let (server, ending, over) = (Arc::clone(server), self.ending.child_token(), self.over.clone());
+        let (server, ending, over) = (
+            Arc::clone(server),
+            self.ending.child_token(),
+            self.over.clone(),
+        );
         let work = async move {
             let tasks = TaskTracker::new();
-            for error in listening.into_iter().filter_map(|listen| listen(&server, &ending, &tasks).err()) {
+            for error in listening
+                .into_iter()
+                .filter_map(|listen| listen(&server, &ending, &tasks).err())
+            {
                 tracing::error!(%error, "a listener could not be started");
             }
             ending.cancelled().await;
@@ -192,7 +255,9 @@ impl Workers {
             }
         };
         let name = format!("tidegate-{}", self.threads.len());
-        let thread = std::thread::Builder::new().name(name).spawn(move || runtime.block_on(work))?;
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || runtime.block_on(work))?;
         self.threads.push(thread);
         Ok(())
     }
@@ -200,13 +265,23 @@ impl Workers {
     /// Takes no more connections, and waits until those there are have ended.
     /// After `bounds.drain_timeout` nobody is waited for any more.
     async fn end(self, server: &Server) {
-        let Self { ending, over, threads, _guards } = self;
+        let Self {
+            ending,
+            over,
+            threads,
+            _guards,
+        } = self;
         ending.cancel();
-        let joined = tokio::task::spawn_blocking(|| threads.into_iter().for_each(|thread| drop(thread.join())));
+        let joined = tokio::task::spawn_blocking(|| {
+            threads.into_iter().for_each(|thread| drop(thread.join()))
+        });
         let mut joined = std::pin::pin!(joined);
         let patience = server.live().config.bounds.drain_timeout.0;
         if tokio::time::timeout(patience, &mut joined).await.is_err() {
-            tracing::warn!(connections = server.connections.count(), "ended before all connections were");
+            tracing::warn!(
+                connections = server.connections.count(),
+                "ended before all connections were"
+            );
             over.cancel();
             let _ = joined.await;
         }
@@ -225,6 +300,12 @@ fn listen(
     tasks: &TaskTracker,
 ) -> std::io::Result<()> {
     let listener = TcpListener::from_std(socket)?;
-    tasks.spawn(accept(listener, protocol, Arc::clone(server), ending.clone(), tasks.clone()));
+    tasks.spawn(accept(
+        listener,
+        protocol,
+        Arc::clone(server),
+        ending.clone(),
+        tasks.clone(),
+    ));
     Ok(())
 }

@@ -26,7 +26,10 @@ impl Secrets {
         let mut files = Files::default();
         let tokens = Tokens::read(config, &mut files)?;
         let mut tls = |config: &Option<TlsConfig>, protocols| {
-            config.as_ref().map(|config| tls::read(config, protocols, &mut files)).transpose()
+            config
+                .as_ref()
+                .map(|config| tls::read(config, protocols, &mut files))
+                .transpose()
         };
         Ok(Self {
             tokens,
@@ -45,7 +48,9 @@ pub(crate) struct Files(blake3::Hasher);
 impl Files {
     pub(crate) fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
         let content = std::fs::read(path)?;
-        self.0.update(&(content.len() as u64).to_le_bytes()).update(&content);
+        self.0
+            .update(&(content.len() as u64).to_le_bytes())
+            .update(&content);
         Ok(content)
     }
 }
@@ -69,12 +74,20 @@ mod tests {
         std::fs::write(&path, "one-token-of-two-there-are").unwrap();
         let text = format!("[[token]]\nscopes = [\"check\"]\nfile = {path:?}\n");
         let file = Some(folder.write("tidegate.toml", &text).into());
-        let config = Source { file, ..Source::default() }.load().unwrap();
+        let config = Source {
+            file,
+            ..Source::default()
+        }
+        .load()
+        .unwrap();
         let is_over = AtomicBool::new(false);
         let mut tokens = HashMap::new();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for token in ["one-token-of-two-there-are", "two-token-of-two-there-are"].into_iter().cycle() {
+                for token in ["one-token-of-two-there-are", "two-token-of-two-there-are"]
+                    .into_iter()
+                    .cycle()
+                {
                     if is_over.load(Ordering::Relaxed) {
                         return;
                     }
@@ -84,8 +97,10 @@ mod tests {
             });
             for _ in 0..2_000 {
                 let secrets = Secrets::read(&config).unwrap();
-                let is_one =
-                    secrets.tokens.access(Some(b"one-token-of-two-there-are"), Scope::Check) == Access::Granted;
+                let is_one = secrets
+                    .tokens
+                    .access(Some(b"one-token-of-two-there-are"), Scope::Check)
+                    == Access::Granted;
                 assert_eq!(*tokens.entry(secrets.digest).or_insert(is_one), is_one);
             }
             is_over.store(true, Ordering::Relaxed);

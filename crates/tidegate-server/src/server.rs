@@ -50,7 +50,9 @@ impl Live {
 
     /// Whether the store is given up at present, and answers are given without it.
     pub(crate) fn is_degraded(&self) -> bool {
-        self.gate.store_health().is_some_and(|health| health.breaker != Breaker::Closed)
+        self.gate
+            .store_health()
+            .is_some_and(|health| health.breaker != Breaker::Closed)
     }
 }
 
@@ -87,7 +89,10 @@ impl Server {
             admin_responses: Budget::new(MOST_ADMIN_RESPONSES),
             commands: Budget::new(MOST_COMMANDS),
             most_connections: crate::process::max_files().map_or(usize::MAX, |most| {
-                usize::try_from(most).unwrap_or(usize::MAX).saturating_sub(RESERVED_FILES).max(1)
+                usize::try_from(most)
+                    .unwrap_or(usize::MAX)
+                    .saturating_sub(RESERVED_FILES)
+                    .max(1)
             }),
             started_at_s: clock.now().as_nanos() / 1_000_000_000,
             clock,
@@ -106,7 +111,10 @@ impl Server {
 
     /// Warns if there are not enough file descriptors for as many connections as are configured.
     pub(crate) fn warn_of_few_files(&self) {
-        let (wanted, most) = (self.live().config.bounds.max_connections, self.most_connections);
+        let (wanted, most) = (
+            self.live().config.bounds.max_connections,
+            self.most_connections,
+        );
         // The default is as many as there may be; a few less are no news.
         let is_default = wanted == Bounds::default().max_connections;
         if wanted > most && (!is_default || most < wanted / 10 * 9) {

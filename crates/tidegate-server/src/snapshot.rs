@@ -17,7 +17,10 @@ pub(crate) struct Lock(#[allow(dead_code)] File);
 
 /// Takes the file for this server alone.
 pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     if !folder.is_dir() {
         return Err(of(path, &"its folder does not exist"));
     }
@@ -26,12 +29,18 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
     refuse_others_than_files(&lock)?;
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
-    let file = not_followed(&mut options).open(&lock).map_err(|error| of(&lock, &error))?;
+    let file = not_followed(&mut options)
+        .open(&lock)
+        .map_err(|error| of(&lock, &error))?;
     // A program that can open the file can lock it.
-    file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(|error| of(&lock, &error))?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))
+        .map_err(|error| of(&lock, &error))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Lock(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(of(path, &"another server uses it: expected a file of its own")),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(of(
+            path,
+            &"another server uses it: expected a file of its own",
+        )),
         Err(error) => Err(of(path, &error)),
     }
 }
@@ -39,8 +48,13 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
 /// A device may have no end, and a pipe no writer. A link may lead to a file of another owner.
 fn refuse_others_than_files(path: &Path) -> Result<(), ServeError> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => Err(of(path, &"it is a symbolic link: expected a file, delete the link")),
-        Ok(found) if !found.is_file() => Err(of(path, &"it is not a file: expected a file, or none yet")),
+        Ok(found) if found.is_symlink() => Err(of(
+            path,
+            &"it is a symbolic link: expected a file, delete the link",
+        )),
+        Ok(found) if !found.is_file() => {
+            Err(of(path, &"it is not a file: expected a file, or none yet"))
+        }
         _ => Ok(()),
     }
 }
@@ -55,7 +69,9 @@ fn not_followed(options: &mut OpenOptions) -> &mut OpenOptions {
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, ServeError> {
     let read = || {
         let mut bytes = Vec::new();
-        not_followed(OpenOptions::new().read(true)).open(path)?.read_to_end(&mut bytes)?;
+        not_followed(OpenOptions::new().read(true))
+            .open(path)?
+            .read_to_end(&mut bytes)?;
         Ok::<Vec<u8>, io::Error>(bytes)
     };
     match read() {
@@ -72,7 +88,10 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, ServeError> {
 }
 
 fn of(path: &Path, error: &dyn std::fmt::Display) -> ServeError {
-    ServeError::SnapshotFile { path: path.to_owned(), error: error.to_string() }
+    ServeError::SnapshotFile {
+        path: path.to_owned(),
+        error: error.to_string(),
+    }
 }
 
 /// A file in the same folder: only within one is a file put in the place of another at once.
@@ -103,7 +122,10 @@ fn write(store: &MemoryStore, path: &Path) -> io::Result<u64> {
         let _ = fs::remove_file(&new);
     }
     // So that the name, too, outlives the machine.
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
         File::open(folder)?.sync_all()?;
     }
     written
@@ -118,11 +140,17 @@ fn write_new(store: &MemoryStore, path: &Path) -> io::Result<u64> {
 }
 
 /// Writes now and then until the server ends, and once more then: an error if that cannot be done.
-pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken, _lock: Option<Lock>) -> Result<(), ServeError> {
+pub(crate) async fn keep(
+    server: Arc<Server>,
+    ended: CancellationToken,
+    _lock: Option<Lock>,
+) -> Result<(), ServeError> {
     let (path, interval) = {
         let live = server.live();
         let store = &live.config.store;
-        let Some(path) = &store.snapshot else { return Ok(()) };
+        let Some(path) = &store.snapshot else {
+            return Ok(());
+        };
         (path.clone(), store.snapshot_interval.0)
     };
     let mut was_good = true;
@@ -138,12 +166,18 @@ pub(crate) async fn keep(server: Arc<Server>, ended: CancellationToken, _lock: O
                 _ => Ok(0),
             }
         });
-        let written = written.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let written = written
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
         let now_s = server.clock.now().as_nanos() / 1_000_000_000;
-        server.metrics.snapshot(written.as_ref().ok().map(|_| now_s));
+        server
+            .metrics
+            .snapshot(written.as_ref().ok().map(|_| now_s));
         match &written {
             Ok(keys) if is_last => tracing::info!(keys, path = %path.display(), "snapshot written"),
-            Ok(_) if !was_good => tracing::info!(path = %path.display(), "snapshots can be written again"),
+            Ok(_) if !was_good => {
+                tracing::info!(path = %path.display(), "snapshots can be written again")
+            }
             Ok(_) => {}
             Err(error) if was_good || is_last => {
                 tracing::error!(%error, path = %path.display(), "the snapshot cannot be written");

@@ -18,7 +18,9 @@ pub(crate) fn read(
     files: &mut Files,
 ) -> Result<Arc<ServerConfig>, ConfigError> {
     let chain = certificates(&config.cert, files)?;
-    let key = files.read(&config.key).map_err(|cause| error(&config.key, &cause))?;
+    let key = files
+        .read(&config.key)
+        .map_err(|cause| error(&config.key, &cause))?;
     let key = PrivateKeyDer::from_pem_slice(&key).map_err(|cause| error(&config.key, &cause))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -29,20 +31,32 @@ pub(crate) fn read(
         Some(file) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(file, files)? {
-                roots.add(certificate).map_err(|cause| error(file, &cause))?;
+                roots
+                    .add(certificate)
+                    .map_err(|cause| error(file, &cause))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            builder.with_client_cert_verifier(verifier.build().map_err(|cause| error(file, &cause))?)
+            builder
+                .with_client_cert_verifier(verifier.build().map_err(|cause| error(file, &cause))?)
         }
     };
     let mut server = builder.with_single_cert(chain, key).map_err(|cause| {
-        error(&config.cert, &format!("it does not go together with the key {}: {cause}", config.key.display()))
+        error(
+            &config.cert,
+            &format!(
+                "it does not go together with the key {}: {cause}",
+                config.key.display()
+            ),
+        )
     })?;
     server.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(Arc::new(server))
 }
 
-fn certificates(file: &Path, files: &mut Files) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+fn certificates(
+    file: &Path,
+    files: &mut Files,
+) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let content = files.read(file).map_err(|cause| error(file, &cause))?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&content).collect();
     let read = read.map_err(|cause| error(file, &cause))?;

@@ -28,26 +28,55 @@ impl Drop for Exporting {
 }
 
 /// A layer that sends spans to a collector by OTLP over gRPC. To be called within an async runtime.
-pub(crate) fn layer<S>(endpoint: &str) -> Result<(impl Layer<S>, Exporting), opentelemetry_otlp::ExporterBuildError>
+pub(crate) fn layer<S>(
+    endpoint: &str,
+) -> Result<(impl Layer<S>, Exporting), opentelemetry_otlp::ExporterBuildError>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
-    let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_endpoint(endpoint).build()?;
+    let exporter = opentelemetry_otlp::SpanExporter::builder()
+        .with_tonic()
+        .with_endpoint(endpoint)
+        .build()?;
     let resource = Resource::builder().with_service_name("tidegate").build();
-    let provider = SdkTracerProvider::builder().with_resource(resource).with_batch_exporter(exporter).build();
+    let provider = SdkTracerProvider::builder()
+        .with_resource(resource)
+        .with_batch_exporter(exporter)
+        .build();
     global::set_text_map_propagator(TraceContextPropagator::new());
     let tracer = provider.tracer("tidegate");
     let spans = Targets::new().with_target(TARGET, LevelFilter::DEBUG);
-    Ok((tracing_opentelemetry::layer().with_tracer(tracer).with_filter(spans), Exporting(provider)))
+    Ok((
+        tracing_opentelemetry::layer()
+            .with_tracer(tracer)
+            .with_filter(spans),
+        Exporting(provider),
+    ))
 }
 
 /// The span of a request over HTTP: a child of the caller's, where a `traceparent` says so.
 pub(crate) fn request(spoken: Spoken, path: &str, fields: &HeaderMap) -> tracing::Span {
-    let listener = if spoken == Spoken::Admin { "admin" } else { "http" };
+    let listener = if spoken == Spoken::Admin {
+        "admin"
+    } else {
+        "http"
+    };
     // Only paths that there are: a client could write anything else.
-    let known =
-        ["/v1/check", "/v1/check:batch", "/v1/peek", "/v1/refund", "/v1/reset", "/healthz", "/readyz", "/metrics"];
-    let route = known.iter().find(|known| **known == path).copied().unwrap_or("other");
+    let known = [
+        "/v1/check",
+        "/v1/check:batch",
+        "/v1/peek",
+        "/v1/refund",
+        "/v1/reset",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    ];
+    let route = known
+        .iter()
+        .find(|known| **known == path)
+        .copied()
+        .unwrap_or("other");
     let span = tracing::debug_span!(
         target: TARGET,
         "request",

@@ -29,7 +29,10 @@ async fn collect(listener: tokio::net::TcpListener, received: Received) {
             async move {
                 let path = request.uri().path().to_owned();
                 let body = request.into_body().collect().await.unwrap().to_bytes();
-                assert_eq!(path, "/opentelemetry.proto.collector.trace.v1.TraceService/Export");
+                assert_eq!(
+                    path,
+                    "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+                );
                 received.lock().unwrap().extend_from_slice(&body);
                 let answer = http::Response::builder()
                     .header("content-type", "application/grpc")
@@ -38,31 +41,62 @@ async fn collect(listener: tokio::net::TcpListener, received: Received) {
                 Ok::<_, Infallible>(answer.unwrap())
             }
         });
-        tokio::spawn(http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(
+            http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service),
+        );
     }
 }
 
 #[test]
 fn a_collector_is_told_what_was_asked_and_not_of_whom() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let received = Received::default();
     let logging = runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(collect(listener, Arc::clone(&received)));
-        log::start(&LogConfig { otlp: Some(endpoint), ..LogConfig::default() }).unwrap()
+        log::start(&LogConfig {
+            otlp: Some(endpoint),
+            ..LogConfig::default()
+        })
+        .unwrap()
     });
     let server = TestServer::start(config("[policies.api]\nlimits = \"5/minute\"\n"));
     let traceparent = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     let body = r#"{"policy": "api", "key": "somebody-secret"}"#;
-    assert_eq!(server.client().post_with("/v1/check", traceparent, body).unwrap().status, 200);
+    assert_eq!(
+        server
+            .client()
+            .post_with("/v1/check", traceparent, body)
+            .unwrap()
+            .status,
+        200
+    );
     server.resp().expect(b"PING\r\n", "+PONG\r\n");
     drop(server);
     // What is left is sent when it ends.
     std::thread::spawn(move || drop(logging)).join().unwrap();
-    let trace = [0x0a, 0xf7, 0x65, 0x19, 0x16, 0xcd, 0x43, 0xdd, 0x84, 0x48, 0xeb, 0x21, 0x1c, 0x80, 0x31, 0x9c];
-    let contains = |part: &[u8]| received.lock().unwrap().windows(part.len()).any(|window| window == part);
+    let trace = [
+        0x0a, 0xf7, 0x65, 0x19, 0x16, 0xcd, 0x43, 0xdd, 0x84, 0x48, 0xeb, 0x21, 0x1c, 0x80, 0x31,
+        0x9c,
+    ];
+    let contains = |part: &[u8]| {
+        received
+            .lock()
+            .unwrap()
+            .windows(part.len())
+            .any(|window| window == part)
+    };
     let told = || contains(b"/v1/check") && contains(b"pipeline") && contains(&trace);
-    assert!(wait_for(common::PATIENCE, told), "{}", String::from_utf8_lossy(&received.lock().unwrap()));
+    assert!(
+        wait_for(common::PATIENCE, told),
+        "{}",
+        String::from_utf8_lossy(&received.lock().unwrap())
+    );
     assert!(!contains(b"secret"));
 }

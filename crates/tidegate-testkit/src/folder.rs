@@ -39,8 +39,11 @@ impl Drop for Folder {
 pub(crate) fn new_folder() -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let folder =
-        std::env::temp_dir().join(format!("tidegate-test-{}-{count}-{:08x}", std::process::id(), fastrand::u32(..)));
+    let folder = std::env::temp_dir().join(format!(
+        "tidegate-test-{}-{count}-{:08x}",
+        std::process::id(),
+        fastrand::u32(..)
+    ));
     std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
     folder
 }

@@ -27,7 +27,10 @@ impl HttpAnswer {
     /// A header field.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.fields
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// The body as JSON.
@@ -47,7 +50,9 @@ impl HttpClient {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { reader: BufReader::new(stream) })
+        Ok(Self {
+            reader: BufReader::new(stream),
+        })
     }
 
     /// Sends a body, and waits for the answer.
@@ -94,7 +99,10 @@ impl HttpClient {
     /// If the connection ends before, or it is not an answer.
     pub fn receive(&mut self) -> io::Result<HttpAnswer> {
         let first = self.line()?;
-        let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = first
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| io::Error::other(format!("not an answer: {first:?}")))?;
         let mut fields = Vec::new();
         loop {
@@ -109,11 +117,18 @@ impl HttpClient {
         if status == 100 {
             return self.receive();
         }
-        let length = fields.iter().find(|(name, _)| name == "content-length").and_then(|(_, value)| value.parse().ok());
+        let length = fields
+            .iter()
+            .find(|(name, _)| name == "content-length")
+            .and_then(|(_, value)| value.parse().ok());
         let mut body = vec![0; length.unwrap_or(0)];
         self.reader.read_exact(&mut body)?;
         let body = String::from_utf8(body).map_err(io::Error::other)?;
-        Ok(HttpAnswer { status, fields, body })
+        Ok(HttpAnswer {
+            status,
+            fields,
+            body,
+        })
     }
 
     /// Whether the server has ended the connection: waits for it.

@@ -61,7 +61,8 @@ impl Answer {
     #[must_use]
     pub fn of(decision: &Decision, tick_ns: u64) -> Self {
         let ticks = |duration: std::time::Duration| {
-            u64::try_from(duration.as_nanos().div_ceil(u128::from(tick_ns))).expect("a duration of a decision fits")
+            u64::try_from(duration.as_nanos().div_ceil(u128::from(tick_ns)))
+                .expect("a duration of a decision fits")
         };
         Self {
             allowed: decision.is_allowed(),

@@ -32,7 +32,11 @@ enum Usage {
     /// A window by its beginning, and its count.
     Window { start: i128, count: i128 },
     /// A window by its beginning, its count and that of the one before.
-    Counter { start: i128, current: i128, previous: i128 },
+    Counter {
+        start: i128,
+        current: i128,
+        previous: i128,
+    },
     /// Every admitted request: when, and what it took.
     Log(Vec<(i128, i128)>),
 }
@@ -43,7 +47,10 @@ impl Reference {
     /// A limiter with nothing used.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
-        Self { limits: policy.limits().iter().map(Rule::new).collect(), keys: HashMap::new() }
+        Self {
+            limits: policy.limits().iter().map(Rule::new).collect(),
+            keys: HashMap::new(),
+        }
     }
 
     /// Does one thing to a key at a time, and answers in nanoseconds.
@@ -58,7 +65,12 @@ impl Reference {
             Act::Check(cost) => check(&self.limits, usages, now, thousandths(cost)),
             Act::Refund(cost) => {
                 // Giving back nothing changes nothing, as taking nothing does.
-                for (rule, usage) in self.limits.iter().zip(&mut *usages).filter(|_| cost > Cost::ZERO) {
+                for (rule, usage) in self
+                    .limits
+                    .iter()
+                    .zip(&mut *usages)
+                    .filter(|_| cost > Cost::ZERO)
+                {
                     rule.give_back(usage, now, thousandths(cost));
                 }
                 check(&self.limits, usages, now, 0)
@@ -73,17 +85,37 @@ fn thousandths(cost: Cost) -> i128 {
 }
 
 fn check(limits: &[Rule], usages: &mut [Usage], now: i128, cost: i128) -> Answer {
-    let all_fit = limits.iter().zip(&*usages).all(|(rule, usage)| rule.fits(usage, now, cost));
-    let delay = limits.iter().zip(&*usages).map(|(rule, usage)| rule.delay(usage, now)).max().unwrap_or(0);
-    let waits: Vec<Option<i128>> =
-        limits.iter().zip(&*usages).map(|(rule, usage)| rule.wait_for(usage, now, cost)).collect();
+    let all_fit = limits
+        .iter()
+        .zip(&*usages)
+        .all(|(rule, usage)| rule.fits(usage, now, cost));
+    let delay = limits
+        .iter()
+        .zip(&*usages)
+        .map(|(rule, usage)| rule.delay(usage, now))
+        .max()
+        .unwrap_or(0);
+    let waits: Vec<Option<i128>> = limits
+        .iter()
+        .zip(&*usages)
+        .map(|(rule, usage)| rule.wait_for(usage, now, cost))
+        .collect();
     if all_fit && cost > 0 {
         for (rule, usage) in limits.iter().zip(&mut *usages) {
             rule.take(usage, now, cost);
         }
     }
-    let remaining: Vec<i128> = limits.iter().zip(&*usages).map(|(rule, usage)| rule.remaining(usage, now)).collect();
-    let reset_after = limits.iter().zip(&*usages).map(|(rule, usage)| rule.reset_after(usage, now)).max().unwrap_or(0);
+    let remaining: Vec<i128> = limits
+        .iter()
+        .zip(&*usages)
+        .map(|(rule, usage)| rule.remaining(usage, now))
+        .collect();
+    let reset_after = limits
+        .iter()
+        .zip(&*usages)
+        .map(|(rule, usage)| rule.reset_after(usage, now))
+        .max()
+        .unwrap_or(0);
     // The limit that speaks: the least remaining, or the longest wait, where never is longest. The first on a tie.
     let longest = |wait: &Option<i128>| wait.unwrap_or(i128::MAX);
     let mut speaks = 0;
@@ -97,12 +129,18 @@ fn check(limits: &[Rule], usages: &mut [Usage], now: i128, cost: i128) -> Answer
             speaks = index;
         }
     }
-    let number = |value: i128| u64::try_from(value).expect("an answer's figure is a whole number of 64 bits");
+    let number = |value: i128| {
+        u64::try_from(value).expect("an answer's figure is a whole number of 64 bits")
+    };
     Answer {
         allowed: all_fit,
         limit: number(limits[speaks].capacity / 1_000),
         remaining: number(remaining[speaks]),
-        retry_after: if all_fit { Some(0) } else { waits[speaks].map(number) },
+        retry_after: if all_fit {
+            Some(0)
+        } else {
+            waits[speaks].map(number)
+        },
         reset_after: number(reset_after),
         delay: if all_fit { number(delay) } else { 0 },
     }
@@ -135,22 +173,39 @@ impl Rule {
 
     fn fresh(&self) -> Usage {
         match self.algorithm {
-            Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => Usage::Bucket { free_at: FAR_PAST },
-            Algorithm::FixedWindow => Usage::Window { start: FAR_PAST, count: 0 },
-            Algorithm::SlidingWindowCounter => Usage::Counter { start: FAR_PAST, current: 0, previous: 0 },
+            Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
+                Usage::Bucket { free_at: FAR_PAST }
+            }
+            Algorithm::FixedWindow => Usage::Window {
+                start: FAR_PAST,
+                count: 0,
+            },
+            Algorithm::SlidingWindowCounter => Usage::Counter {
+                start: FAR_PAST,
+                current: 0,
+                previous: 0,
+            },
             Algorithm::SlidingWindowLog => Usage::Log(Vec::new()),
         }
     }
 
     fn window_of(&self, now: i128) -> i128 {
-        if self.opens_with_first_hit { now } else { now.div_euclid(self.period) * self.period }
+        if self.opens_with_first_hit {
+            now
+        } else {
+            now.div_euclid(self.period) * self.period
+        }
     }
 
     /// What is stored from the future is brought back to now.
     fn bring_back(&self, usage: &mut Usage, now: i128) {
         match usage {
-            Usage::Bucket { free_at } => *free_at = (*free_at).min(now * self.limit + self.capacity * self.period),
-            Usage::Window { start, .. } | Usage::Counter { start, .. } if *start > now => *start = self.window_of(now),
+            Usage::Bucket { free_at } => {
+                *free_at = (*free_at).min(now * self.limit + self.capacity * self.period)
+            }
+            Usage::Window { start, .. } | Usage::Counter { start, .. } if *start > now => {
+                *start = self.window_of(now)
+            }
             Usage::Window { .. } | Usage::Counter { .. } => {}
             Usage::Log(log) => log.iter_mut().for_each(|(at, _)| *at = (*at).min(now)),
         }
@@ -176,17 +231,25 @@ impl Rule {
                 let live = if now - start < self.period { *count } else { 0 };
                 live + cost <= self.limit
             }
-            Usage::Counter { start, current, previous } => {
+            Usage::Counter {
+                start,
+                current,
+                previous,
+            } => {
                 let elapsed = now - self.window_of(now);
                 let (current, previous) = self.counts(*start, *current, *previous, now);
-                previous * (self.period - elapsed) + (current + cost) * self.period <= self.limit * self.period
+                previous * (self.period - elapsed) + (current + cost) * self.period
+                    <= self.limit * self.period
             }
             Usage::Log(log) => self.live(log, now) + cost <= self.limit,
         }
     }
 
     fn live(&self, log: &[(i128, i128)], now: i128) -> i128 {
-        log.iter().filter(|(at, _)| now - at < self.period).map(|(_, cost)| cost).sum()
+        log.iter()
+            .filter(|(at, _)| now - at < self.period)
+            .map(|(_, cost)| cost)
+            .sum()
     }
 
     /// How long until everything that is used has gone.
@@ -198,11 +261,19 @@ impl Rule {
     fn wait_for(&self, usage: &Usage, now: i128, cost: i128) -> Option<i128> {
         (cost <= self.capacity)
             .then(|| smallest(self.horizon(), |wait| self.fits(usage, now + wait, cost)))
-            .map(|wait| if self.fits(usage, now, cost) { -1 } else { wait })
+            .map(|wait| {
+                if self.fits(usage, now, cost) {
+                    -1
+                } else {
+                    wait
+                }
+            })
     }
 
     fn reset_after(&self, usage: &Usage, now: i128) -> i128 {
-        smallest(self.horizon(), |wait| self.fits(usage, now + wait, self.capacity))
+        smallest(self.horizon(), |wait| {
+            self.fits(usage, now + wait, self.capacity)
+        })
     }
 
     fn remaining(&self, usage: &Usage, now: i128) -> i128 {
@@ -222,14 +293,20 @@ impl Rule {
 
     fn take(&self, usage: &mut Usage, now: i128, cost: i128) {
         match usage {
-            Usage::Bucket { free_at } => *free_at = (*free_at).max(now * self.limit) + cost * self.period,
+            Usage::Bucket { free_at } => {
+                *free_at = (*free_at).max(now * self.limit) + cost * self.period
+            }
             Usage::Window { start, count } => {
                 if now - *start >= self.period {
                     (*start, *count) = (self.window_of(now), 0);
                 }
                 *count += cost;
             }
-            Usage::Counter { start, current, previous } => {
+            Usage::Counter {
+                start,
+                current,
+                previous,
+            } => {
                 (*current, *previous) = self.counts(*start, *current, *previous, now);
                 *start = self.window_of(now);
                 *current += cost;
@@ -245,7 +322,9 @@ impl Rule {
         match usage {
             Usage::Bucket { free_at } => {
                 // Earlier, but not before now; what is free already stays as it is.
-                *free_at = (*free_at - cost * self.period).max(now * self.limit).min(*free_at);
+                *free_at = (*free_at - cost * self.period)
+                    .max(now * self.limit)
+                    .min(*free_at);
             }
             Usage::Window { start, count } => {
                 if now - *start >= self.period {
@@ -256,7 +335,11 @@ impl Rule {
                     *start = FAR_PAST;
                 }
             }
-            Usage::Counter { start, current, previous } => {
+            Usage::Counter {
+                start,
+                current,
+                previous,
+            } => {
                 (*current, *previous) = self.counts(*start, *current, *previous, now);
                 *start = self.window_of(now);
                 let from_current = cost.min(*current);

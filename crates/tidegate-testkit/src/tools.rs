@@ -28,6 +28,10 @@ pub fn node_modules() -> PathBuf {
 
 fn there(path: &str) -> PathBuf {
     let path = folder().join(path);
-    assert!(path.exists(), "{} is not there: `cargo xtask test` installs it", path.display());
+    assert!(
+        path.exists(),
+        "{} is not there: `cargo xtask test` installs it",
+        path.display()
+    );
     path
 }

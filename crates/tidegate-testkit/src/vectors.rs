@@ -50,7 +50,11 @@ impl Step {
     #[must_use]
     pub fn act(&self) -> Act {
         let cost = |text: &RawValue| text.get().parse::<Cost>().expect("a vector's cost is one");
-        let number = |name: &str| name.trim_start_matches('r').parse().expect("receipts are called r1, r2, …");
+        let number = |name: &str| {
+            name.trim_start_matches('r')
+                .parse()
+                .expect("receipts are called r1, r2, …")
+        };
         match (&self.cost, &self.refund, &self.receipt, &self.settle) {
             (Some(text), None, None, None) => Act::Check(cost(text)),
             (None, Some(text), None, None) => Act::Refund(cost(text)),
@@ -86,19 +90,31 @@ pub fn all() -> Vec<Case> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder())
         .expect("the folder vectors/ is in the repository")
         .map(|entry| entry.expect("its entries can be read").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "jsonl")
+        })
         .collect();
     files.sort();
     let cases: Vec<Case> = files.iter().flat_map(|file| cases(file)).collect();
-    assert!(cases.len() > 400, "only {} cases: are files missing from vectors/?", cases.len());
+    assert!(
+        cases.len() > 400,
+        "only {} cases: are files missing from vectors/?",
+        cases.len()
+    );
     cases
 }
 
 fn cases(file: &Path) -> Vec<Case> {
     let text = std::fs::read_to_string(file).expect("a vector file can be read");
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = file
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let read = |(index, line): (usize, &str)| {
-        let mut case: Case = serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}:{}: {error}", index + 1));
+        let mut case: Case = serde_json::from_str(line)
+            .unwrap_or_else(|error| panic!("{name}:{}: {error}", index + 1));
         case.place = format!("{name}:{}", index + 1);
         case
     };
@@ -108,7 +124,10 @@ fn cases(file: &Path) -> Vec<Case> {
 /// Runs every case through subjects that `start` makes, one a case, and panics at the first difference in any field.
 pub fn run<S: Subject>(mut start: impl FnMut(Policy) -> S) {
     for case in all() {
-        let policy = case.policy.parse().unwrap_or_else(|error| panic!("{}: {error}", case.place));
+        let policy = case
+            .policy
+            .parse()
+            .unwrap_or_else(|error| panic!("{}: {error}", case.place));
         let mut subject = start(policy);
         for (index, step) in case.steps.iter().enumerate() {
             let decision = subject.act(step.at_us * TICK_NS, &step.key, step.act());

@@ -8,7 +8,14 @@ use crate::{Act, Answer};
 /// A random limit of one algorithm: most are of everyday size, some at the ends of what is allowed.
 pub fn limit(random: &mut Rng, algorithm: Algorithm) -> Limit {
     loop {
-        let units = units(random, if algorithm == Algorithm::SlidingWindowLog { 1_000_000 } else { 1_000_000_000 });
+        let units = units(
+            random,
+            if algorithm == Algorithm::SlidingWindowLog {
+                1_000_000
+            } else {
+                1_000_000_000
+            },
+        );
         let mut limit = Limit::new(algorithm, Rate::new(units, period(random)));
         if algorithm.is_bucket() && random.bool() {
             limit = limit.burst(self::units(random, 1_000_000_000));
@@ -58,17 +65,37 @@ pub struct Walk {
 impl Walk {
     /// A walk for a policy, at some time of this century.
     pub fn new(random: &mut Rng, policy: &Policy) -> Self {
-        let tightest = policy.limits().iter().map(Limit::capacity).min().unwrap_or(1);
-        let period = policy.limits().first().map_or(1, |limit| limit.period().as_nanos() as u64);
-        let now = random.u64(1_500_000_000..2_000_000_000) * 1_000_000_000 + random.u64(0..1_000_000_000);
-        Self { random: random.fork(), now, capacity: tightest, period, last: None, steps_back: false }
+        let tightest = policy
+            .limits()
+            .iter()
+            .map(Limit::capacity)
+            .min()
+            .unwrap_or(1);
+        let period = policy
+            .limits()
+            .first()
+            .map_or(1, |limit| limit.period().as_nanos() as u64);
+        let now =
+            random.u64(1_500_000_000..2_000_000_000) * 1_000_000_000 + random.u64(0..1_000_000_000);
+        Self {
+            random: random.fork(),
+            now,
+            capacity: tightest,
+            period,
+            last: None,
+            steps_back: false,
+        }
     }
 
     /// When to do what.
     pub fn next_step(&mut self) -> (u64, Act) {
         self.step_time();
         let cost = self.cost();
-        let act = if self.random.u8(0..8) == 0 { Act::Refund(cost) } else { Act::Check(cost) };
+        let act = if self.random.u8(0..8) == 0 {
+            Act::Refund(cost)
+        } else {
+            Act::Check(cost)
+        };
         (self.now, act)
     }
 
@@ -79,7 +106,9 @@ impl Walk {
 
     fn step_time(&mut self) {
         let random = &mut self.random;
-        let edges = self.last.map_or([0, 0], |last| [last.retry_after.unwrap_or(0), last.reset_after]);
+        let edges = self.last.map_or([0, 0], |last| {
+            [last.retry_after.unwrap_or(0), last.reset_after]
+        });
         let window_end = self.period - self.now % self.period;
         let forward = match random.u8(0..16) {
             0..5 => 0,
@@ -101,7 +130,10 @@ impl Walk {
             return;
         }
         // Stays in this millennium, so that nothing saturates.
-        self.now = self.now.saturating_add(forward).min(9_000_000_000_000_000_000);
+        self.now = self
+            .now
+            .saturating_add(forward)
+            .min(9_000_000_000_000_000_000);
     }
 
     fn cost(&mut self) -> Cost {

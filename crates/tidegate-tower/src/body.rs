@@ -47,13 +47,19 @@ impl<B> Body<B> {
     /// The service's own.
     pub(crate) fn of<S: Store>(body: B, open: Option<Box<Open<S>>>) -> Self {
         match open.filter(|open| open.is_open()) {
-            Some(open) => Self { kind: Kind::Settling { body, open } },
-            None => Self { kind: Kind::Inner { body } },
+            Some(open) => Self {
+                kind: Kind::Settling { body, open },
+            },
+            None => Self {
+                kind: Kind::Inner { body },
+            },
         }
     }
 
     pub(crate) fn refusal(text: Refusal) -> Self {
-        Self { kind: Kind::Refusal { text } }
+        Self {
+            kind: Kind::Refusal { text },
+        }
     }
 }
 
@@ -61,7 +67,10 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
             KindProjection::Inner { body } => body.poll_frame(context),
             KindProjection::Settling { body, open } => {
@@ -71,7 +80,9 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
                 }
                 polled
             }
-            KindProjection::Refusal { text } => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            KindProjection::Refusal { text } => {
+                Poll::Ready(text.take().map(|text| Ok(Frame::data(text))))
+            }
         }
     }
 
@@ -85,7 +96,9 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } | Kind::Settling { body, .. } => body.size_hint(),
-            Kind::Refusal { text } => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+            Kind::Refusal { text } => {
+                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+            }
         }
     }
 }

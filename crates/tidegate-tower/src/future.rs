@@ -60,15 +60,31 @@ where
     S: Store,
 {
     pub(crate) fn refused(response: Response<Refusal>) -> Self {
-        Self { state: State::Refused { response: Some(Box::new(response)) } }
+        Self {
+            state: State::Refused {
+                response: Some(Box::new(response)),
+            },
+        }
     }
 
     pub(crate) fn unlimited(future: Inner::Future) -> Self {
-        Self { state: State::Calling { future, limits: None, admitted: None } }
+        Self {
+            state: State::Calling {
+                future,
+                limits: None,
+                admitted: None,
+            },
+        }
     }
 
     pub(crate) fn calling(limits: Limits<S>, future: Inner::Future, admitted: Admitted<S>) -> Self {
-        Self { state: State::Calling { future, limits: Some(limits), admitted: Some(admitted) } }
+        Self {
+            state: State::Calling {
+                future,
+                limits: Some(limits),
+                admitted: Some(admitted),
+            },
+        }
     }
 
     pub(crate) fn asking(
@@ -80,7 +96,16 @@ where
     ) -> Self {
         let asked = limits.clone();
         let answer = Box::pin(async move { prepared.ask(&asked).await });
-        Self { state: State::Asking { kind, answer, call: Box::new(Call { limits, call: Some((inner, request)) }) } }
+        Self {
+            state: State::Asking {
+                kind,
+                answer,
+                call: Box::new(Call {
+                    limits,
+                    call: Some((inner, request)),
+                }),
+            },
+        }
     }
 
     pub(crate) fn waiting(
@@ -90,7 +115,16 @@ where
         inner: Inner,
         request: Request<RequestBody>,
     ) -> Self {
-        Self { state: State::waiting(delay, admitted, Call { limits, call: Some((inner, request)) }) }
+        Self {
+            state: State::waiting(
+                delay,
+                admitted,
+                Call {
+                    limits,
+                    call: Some((inner, request)),
+                },
+            ),
+        }
     }
 }
 
@@ -100,7 +134,11 @@ where
     S: Store,
 {
     fn waiting(delay: Duration, admitted: Admitted<S>, call: Call<Inner, RequestBody, S>) -> Self {
-        Self::Waiting { sleep: Box::pin(sleep(delay)), admitted: Some(admitted), call: Box::new(call) }
+        Self::Waiting {
+            sleep: Box::pin(sleep(delay)),
+            admitted: Some(admitted),
+            call: Box::new(call),
+        }
     }
 }
 
@@ -114,18 +152,35 @@ where
         let (mut inner, mut request) = self.call.take()?;
         hand_over(&admitted, &mut request);
         let admitted = Some(self.limits.going(admitted));
-        Some(State::Calling { future: inner.call(request), limits: Some(self.limits.clone()), admitted })
+        Some(State::Calling {
+            future: inner.call(request),
+            limits: Some(self.limits.clone()),
+            admitted,
+        })
     }
 
     /// What becomes of the request now that there is an answer.
-    fn go_on(&mut self, kind: RequestKind, answer: Answer<S>) -> Option<State<Inner, RequestBody, S>> {
-        let refused = |response| Some(State::Refused { response: Some(Box::new(response)) });
+    fn go_on(
+        &mut self,
+        kind: RequestKind,
+        answer: Answer<S>,
+    ) -> Option<State<Inner, RequestBody, S>> {
+        let refused = |response| {
+            Some(State::Refused {
+                response: Some(Box::new(response)),
+            })
+        };
         match self.limits.next(answer) {
             Next::Fail(error) => refused(refusal::error(kind, &error)),
-            Next::Deny(verdict, excess) => refused(refusal::denied(&self.limits, kind, &verdict, excess)),
+            Next::Deny(verdict, excess) => {
+                refused(refusal::denied(&self.limits, kind, &verdict, excess))
+            }
             Next::Go(admitted) => self.make(admitted),
             Next::Wait(delay, admitted) => {
-                let call = Call { limits: self.limits.clone(), call: self.call.take() };
+                let call = Call {
+                    limits: self.limits.clone(),
+                    call: self.call.take(),
+                };
                 Some(State::waiting(delay, admitted, call))
             }
         }
@@ -146,19 +201,27 @@ where
             let next = match state.as_mut().project() {
                 StateProjection::Refused { response } => {
                     // Asked for again after it was given, as no one should: there will be nothing.
-                    return response
-                        .take()
-                        .map_or(Poll::Pending, |response| Poll::Ready(Ok(response.map(Body::refusal))));
+                    return response.take().map_or(Poll::Pending, |response| {
+                        Poll::Ready(Ok(response.map(Body::refusal)))
+                    });
                 }
                 StateProjection::Asking { kind, answer, call } => {
                     let answer = ready!(answer.as_mut().poll(context));
                     call.go_on(*kind, answer)
                 }
-                StateProjection::Waiting { sleep, admitted, call } => {
+                StateProjection::Waiting {
+                    sleep,
+                    admitted,
+                    call,
+                } => {
                     ready!(sleep.as_mut().poll(context));
                     admitted.take().and_then(|admitted| call.make(admitted))
                 }
-                StateProjection::Calling { future, limits, admitted } => {
+                StateProjection::Calling {
+                    future,
+                    limits,
+                    admitted,
+                } => {
                     let response = ready!(future.poll(context))?;
                     return Poll::Ready(Ok(answered(response, limits.take(), admitted.take())));
                 }

@@ -23,15 +23,25 @@ pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
 
 /// The answer to a request that could not be asked about.
 pub(crate) fn error(error: &RequestError) -> Response<Bytes> {
-    let code = if error.status() == 400 { Code::InvalidArgument } else { Code::Internal };
+    let code = if error.status() == 400 {
+        Code::InvalidArgument
+    } else {
+        Code::Internal
+    };
     Status::new(code, error.to_string()).into_http()
 }
 
 /// RESOURCE_EXHAUSTED with RetryInfo, as an answer of trailers only. HTTP's own status stays 200.
 pub(crate) fn refusal(denial: &Denial<'_>) -> Response<Bytes> {
-    let code = if denial.status() == 503 { Code::Unavailable } else { Code::ResourceExhausted };
+    let code = if denial.status() == 503 {
+        Code::Unavailable
+    } else {
+        Code::ResourceExhausted
+    };
     let wait = denial.retry_after().map(Duration::from_secs);
-    let details = wait.map_or_else(ErrorDetails::new, |wait| ErrorDetails::with_retry_info(Some(wait)));
+    let details = wait.map_or_else(ErrorDetails::new, |wait| {
+        ErrorDetails::with_retry_info(Some(wait))
+    });
     let mut response = Status::with_error_details(code, denial.detail(), details).into_http();
     // Minus one: do not try again.
     let pushback = match wait {
@@ -39,6 +49,8 @@ pub(crate) fn refusal(denial: &Denial<'_>) -> Response<Bytes> {
         None if denial.status() == 503 => return response,
         None => HeaderValue::from_static("-1"),
     };
-    response.headers_mut().insert("grpc-retry-pushback-ms", pushback);
+    response
+        .headers_mut()
+        .insert("grpc-retry-pushback-ms", pushback);
     response
 }

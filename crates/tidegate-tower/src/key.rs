@@ -1,7 +1,8 @@
 //! Which key a request has: see [`tidegate_http::key`].
 
 pub use tidegate_http::key::{
-    api_key, client_address, everybody, from_fn, header, of_address, of_api_key, of_header, of_path, path,
+    api_key, client_address, everybody, from_fn, header, of_address, of_api_key, of_header,
+    of_path, path,
 };
 
 use crate::Tower;
@@ -18,6 +19,8 @@ pub type Key = tidegate_http::key::Key<Tower>;
 ///
 /// let key = tidegate_tower::key::extension(|user: &User| format!("user:{}", user.id));
 /// ```
-pub fn extension<T: Send + Sync + 'static>(key: impl Fn(&T) -> String + Send + Sync + 'static) -> Key {
+pub fn extension<T: Send + Sync + 'static>(
+    key: impl Fn(&T) -> String + Send + Sync + 'static,
+) -> Key {
     from_fn(move |request: &http::request::Parts| request.extensions.get::<T>().map(&key))
 }

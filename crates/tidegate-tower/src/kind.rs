@@ -11,7 +11,10 @@ pub(crate) enum RequestKind {
 
 impl RequestKind {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
-        let kind = request.headers().get(header::CONTENT_TYPE).map(header::HeaderValue::as_bytes);
+        let kind = request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .map(header::HeaderValue::as_bytes);
         match kind.and_then(|kind| kind.strip_prefix(b"application/grpc")) {
             // Not `application/grpc-web`, whose answers are made by a layer of its own.
             Some(b"" | [b'+' | b';' | b' ', ..]) => Self::Grpc,

@@ -42,7 +42,10 @@ impl<S: Store> RateLimitLayer<S> {
     /// If there are none, which would limit nobody: a mistake in the program, found when it starts.
     #[must_use]
     pub fn new(limits: Limits<S>) -> Self {
-        assert!(!limits.is_empty(), "limits without a limit: expected `.limit(policy, key)`");
+        assert!(
+            !limits.is_empty(),
+            "limits without a limit: expected `.limit(policy, key)`"
+        );
         Self { limits }
     }
 }
@@ -57,6 +60,8 @@ impl<S: Store, Inner> Layer<Inner> for RateLimitLayer<S> {
 
 impl<S: Store> Clone for RateLimitLayer<S> {
     fn clone(&self) -> Self {
-        Self { limits: self.limits.clone() }
+        Self {
+            limits: self.limits.clone(),
+        }
     }
 }

@@ -30,7 +30,13 @@ impl Framework for Tower {
     }
 
     fn headers<'a>(request: &'a Parts, name: &str, values: &mut SmallVec<[&'a [u8]; 4]>) {
-        values.extend(request.headers.get_all(name).iter().map(http::HeaderValue::as_bytes));
+        values.extend(
+            request
+                .headers
+                .get_all(name)
+                .iter()
+                .map(http::HeaderValue::as_bytes),
+        );
     }
 
     fn peer(request: &Parts) -> Option<IpAddr> {
@@ -39,7 +45,9 @@ impl Framework for Tower {
             return Some(*address);
         }
         #[cfg(feature = "axum")]
-        if let Some(axum::extract::ConnectInfo(address)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        if let Some(axum::extract::ConnectInfo(address)) =
+            extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
+        {
             return Some(address.ip());
         }
         #[cfg(feature = "tonic")]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+    ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    RETRY_AFTER,
 };
 use http::{Response, StatusCode};
 use tidegate_core::{Store, Verdict};
@@ -28,7 +29,16 @@ pub fn denied_response(verdict: &Verdict) -> Option<Response<Bytes>> {
     if let Some(seconds) = denial.retry_after() {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    add(headers, tidegate_http::fields(verdict, Dialect::default(), false, None, &Written::default()));
+    add(
+        headers,
+        tidegate_http::fields(
+            verdict,
+            Dialect::default(),
+            false,
+            None,
+            &Written::default(),
+        ),
+    );
     Some(response)
 }
 
@@ -55,12 +65,21 @@ fn of<S: Store>(limits: &Limits<S>, kind: RequestKind, denial: &Denial<'_>) -> R
     let mut response = response.map(Some);
     if response.status() != StatusCode::OK || kind == RequestKind::Http {
         let headers = response.headers_mut();
-        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        headers
+            .entry(CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-store"));
         if let Some(seconds) = denial.retry_after() {
-            headers.entry(RETRY_AFTER).or_insert(HeaderValue::from(seconds));
+            headers
+                .entry(RETRY_AFTER)
+                .or_insert(HeaderValue::from(seconds));
         }
     }
-    add_fields(response.headers_mut(), limits, denial.verdict(), denial.excess());
+    add_fields(
+        response.headers_mut(),
+        limits,
+        denial.verdict(),
+        denial.excess(),
+    );
     response
 }
 
@@ -77,7 +96,10 @@ pub(crate) fn error(kind: RequestKind, error: &RequestError) -> Response<Refusal
 fn problem(status: u16, text: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(text));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
     response
 }
 
@@ -93,12 +115,16 @@ pub(crate) fn add_fields<S: Store>(
 
 fn add(headers: &mut HeaderMap, fields: impl IntoIterator<Item = Field>) {
     for Field { name, value } in fields {
-        let Ok(value) = HeaderValue::from_maybe_shared(value) else { continue };
+        let Ok(value) = HeaderValue::from_maybe_shared(value) else {
+            continue;
+        };
         // Several lines of these are one list: a layer within, or the handler, may have written its own.
         match name {
             "ratelimit" => drop(headers.append(RATELIMIT, value)),
             "ratelimit-policy" => drop(headers.append(RATELIMIT_POLICY, value)),
-            "access-control-expose-headers" => drop(headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, value)),
+            "access-control-expose-headers" => {
+                drop(headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, value))
+            }
             other => drop(headers.insert(HeaderName::from_static(other), value)),
         }
     }

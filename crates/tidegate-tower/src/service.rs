@@ -28,7 +28,10 @@ impl<Inner, S: Store> RateLimit<Inner, S> {
 
 impl<Inner: Clone, S: Store> Clone for RateLimit<Inner, S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), limits: self.limits.clone() }
+        Self {
+            inner: self.inner.clone(),
+            limits: self.limits.clone(),
+        }
     }
 }
 
@@ -52,12 +55,20 @@ where
         let answer = match self.limits.ask_about(&parts) {
             Ok(About::Answered(answer)) => answer,
             Ok(About::Nothing) => {
-                return ResponseFuture::unlimited(self.inner.call(Request::from_parts(parts, body)));
+                return ResponseFuture::unlimited(
+                    self.inner.call(Request::from_parts(parts, body)),
+                );
             }
             Ok(About::ToAsk(prepared)) => {
                 let prepared = prepared.into_owned();
                 let (limits, inner) = (self.limits.clone(), self.ready_inner());
-                return ResponseFuture::asking(limits, kind, prepared, inner, Request::from_parts(parts, body));
+                return ResponseFuture::asking(
+                    limits,
+                    kind,
+                    prepared,
+                    inner,
+                    Request::from_parts(parts, body),
+                );
             }
             Err(error) => return ResponseFuture::refused(refusal::error(kind, &error)),
         };
@@ -71,9 +82,13 @@ where
                 hand_over(&admitted, &mut request);
                 ResponseFuture::calling(self.limits.clone(), self.inner.call(request), admitted)
             }
-            Next::Wait(delay, admitted) => {
-                ResponseFuture::waiting(self.limits.clone(), delay, admitted, self.ready_inner(), request)
-            }
+            Next::Wait(delay, admitted) => ResponseFuture::waiting(
+                self.limits.clone(),
+                delay,
+                admitted,
+                self.ready_inner(),
+                request,
+            ),
         }
     }
 }

@@ -23,7 +23,14 @@ fn limits(policy: &str) -> Limits {
 }
 
 fn left(limits: &Limits) -> u64 {
-    limits.gate().check("default", "everybody").cost(0).now().unwrap().remaining().unwrap()
+    limits
+        .gate()
+        .check("default", "everybody")
+        .cost(0)
+        .now()
+        .unwrap()
+        .remaining()
+        .unwrap()
 }
 
 fn request(path: &str) -> Incoming {
@@ -32,10 +39,17 @@ fn request(path: &str) -> Incoming {
 
 /// Answers with the status that the path is.
 async fn status_of_path(request: Incoming) -> Result<Response<Full<Bytes>>, Infallible> {
-    let status = request.uri().path().trim_start_matches('/').parse().unwrap();
+    let status = request
+        .uri()
+        .path()
+        .trim_start_matches('/')
+        .parse()
+        .unwrap();
     let mut response = Response::new(Full::new(Bytes::from_static(b"0123456789")));
     *response.status_mut() = status;
-    response.headers_mut().insert("x-cost", "7".parse().unwrap());
+    response
+        .headers_mut()
+        .insert("x-cost", "7".parse().unwrap());
     Ok(response)
 }
 
@@ -43,7 +57,15 @@ async fn status_of_path(request: Incoming) -> Result<Response<Full<Bytes>>, Infa
 async fn only_some_answers_count() {
     let limits = limits("3/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
     let service = RateLimitLayer::new(limits.clone()).layer(service_fn(status_of_path));
-    let status = async |path| service.clone().oneshot(request(path)).await.unwrap().status().as_u16();
+    let status = async |path| {
+        service
+            .clone()
+            .oneshot(request(path))
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
+    };
     for _ in 0..10 {
         assert_eq!(status("/200").await, 200);
     }
@@ -70,7 +92,9 @@ async fn a_burst_in_parallel_gets_no_further() {
             status_of_path(request).await
         }
     }));
-    let tasks: Vec<_> = (0..100).map(|_| tokio::spawn(service.clone().oneshot(request("/401")))).collect();
+    let tasks: Vec<_> = (0..100)
+        .map(|_| tokio::spawn(service.clone().oneshot(request("/401"))))
+        .collect();
     while left(&limits) > 0 {
         tokio::task::yield_now().await;
     }
@@ -90,15 +114,20 @@ async fn a_burst_in_parallel_gets_no_further() {
 
 /// Polls an answer once, and goes away.
 fn poll_once_and_drop<F: Future>(future: F) {
-    assert!(pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert!(
+        pin!(future)
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
 }
 
 #[tokio::test]
 async fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
     let limits = limits("9/365 days").count_when(|_| true);
     let layer = RateLimitLayer::new(limits.clone());
-    let never =
-        layer.layer(service_fn(|_: Incoming| std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()));
+    let never = layer.layer(service_fn(|_: Incoming| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    }));
     poll_once_and_drop(never.oneshot(request("/")));
     assert_eq!(left(&limits), 9);
     let panics = layer.layer(service_fn(|_: Incoming| async {
@@ -109,26 +138,33 @@ async fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
     }));
     assert!(tokio::spawn(panics.oneshot(request("/"))).await.is_err());
     assert_eq!(left(&limits), 9);
-    let fails = layer.layer(service_fn(|_: Incoming| async { Err::<Response<Full<Bytes>>, _>("no connection") }));
+    let fails = layer.layer(service_fn(|_: Incoming| async {
+        Err::<Response<Full<Bytes>>, _>("no connection")
+    }));
     assert!(fails.oneshot(request("/")).await.is_err());
     assert_eq!(left(&limits), 9);
     // Unless it is said that such count.
-    let counted = self::limits("9/365 days").count_when(|_| true).count_aborted();
-    let never = RateLimitLayer::new(counted.clone())
-        .layer(service_fn(|_: Incoming| std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()));
+    let counted = self::limits("9/365 days")
+        .count_when(|_| true)
+        .count_aborted();
+    let never = RateLimitLayer::new(counted.clone()).layer(service_fn(|_: Incoming| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    }));
     poll_once_and_drop(never.oneshot(request("/")));
     assert_eq!(left(&counted), 8);
     // What is not charged by its outcome stays taken.
     let plain = self::limits("9/365 days");
-    let never = RateLimitLayer::new(plain.clone())
-        .layer(service_fn(|_: Incoming| std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()));
+    let never = RateLimitLayer::new(plain.clone()).layer(service_fn(|_: Incoming| {
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    }));
     poll_once_and_drop(never.oneshot(request("/")));
     assert_eq!(left(&plain), 8);
 }
 
 #[tokio::test]
 async fn settled_by_the_head_of_the_answer() {
-    let cost = |reply: &http::response::Parts| reply.headers.get("x-cost")?.to_str().ok()?.parse().ok();
+    let cost =
+        |reply: &http::response::Parts| reply.headers.get("x-cost")?.to_str().ok()?.parse().ok();
     let limits = limits("100/365 days").cost(|_| 50).settle_by(move |reply| {
         let units: u64 = cost(reply)?;
         Cost::try_from(units).ok()
@@ -142,7 +178,8 @@ async fn settled_by_the_head_of_the_answer() {
 async fn settled_by_the_bytes_that_were_sent() {
     let limits = limits("100/365 days").cost(|_| 100).settle_by_bytes(2);
     let service = RateLimitLayer::new(limits.clone()).layer(service_fn(|_: Incoming| async {
-        let frames = ["0123", "45"].map(|text| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(text))));
+        let frames = ["0123", "45"]
+            .map(|text| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(text))));
         let frames = std::collections::VecDeque::from(frames);
         let frames = std::sync::Mutex::new(frames);
         let stream = std::iter::from_fn(move || frames.lock().unwrap().pop_front());
@@ -150,9 +187,16 @@ async fn settled_by_the_bytes_that_were_sent() {
     }));
     let whole = service.clone().oneshot(request("/")).await.unwrap();
     assert_eq!(left(&limits), 0, "all is taken until the body has ended");
-    assert_eq!(whole.into_body().collect().await.unwrap().to_bytes(), "012345");
+    assert_eq!(
+        whole.into_body().collect().await.unwrap().to_bytes(),
+        "012345"
+    );
     assert_eq!(left(&limits), 97);
-    limits.gate().reset("default", b"everybody", None).await.unwrap();
+    limits
+        .gate()
+        .reset("default", b"everybody", None)
+        .await
+        .unwrap();
     // The client goes away after the first of two frames.
     let mut half = service.oneshot(request("/")).await.unwrap().into_body();
     half.frame().await.unwrap().unwrap();
@@ -174,42 +218,62 @@ impl<I: Iterator + Unpin> futures_core::Stream for Streamed<I> {
 #[tokio::test]
 async fn settled_by_what_the_handler_tells() {
     let limits = limits("1000/365 days").cost(|_| 500).settle();
-    let service = RateLimitLayer::new(limits.clone()).layer(service_fn(|request: Incoming| async move {
-        let charge: Charge = request.extensions().get().cloned().unwrap();
-        match request.uri().path() {
-            "/set" => charge.set(20).unwrap(),
-            "/add" => {
-                charge.add(1.5).unwrap();
-                charge.add(2.5).unwrap();
-                assert!(charge.add(-1).is_err() && charge.set(f64::NAN).is_err());
+    let service =
+        RateLimitLayer::new(limits.clone()).layer(service_fn(|request: Incoming| async move {
+            let charge: Charge = request.extensions().get().cloned().unwrap();
+            match request.uri().path() {
+                "/set" => charge.set(20).unwrap(),
+                "/add" => {
+                    charge.add(1.5).unwrap();
+                    charge.add(2.5).unwrap();
+                    assert!(charge.add(-1).is_err() && charge.set(f64::NAN).is_err());
+                }
+                "/gone" => {
+                    charge.add(3).unwrap();
+                    std::future::pending::<()>().await;
+                }
+                _ => {}
             }
-            "/gone" => {
-                charge.add(3).unwrap();
-                std::future::pending::<()>().await;
-            }
-            _ => {}
-        }
-        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("done"))))
-    }));
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("done"))))
+        }));
     let mut used = Vec::new();
     for path in ["/set", "/add", "/untold"] {
         let before = left(&limits);
-        service.clone().oneshot(request(path)).await.unwrap().into_body().collect().await.unwrap();
+        service
+            .clone()
+            .oneshot(request(path))
+            .await
+            .unwrap()
+            .into_body()
+            .collect()
+            .await
+            .unwrap();
         used.push(before - left(&limits));
     }
     // What nobody tells is kept as it was taken.
     assert_eq!(used, [20, 4, 500]);
-    limits.gate().reset("default", b"everybody", None).await.unwrap();
+    limits
+        .gate()
+        .reset("default", b"everybody", None)
+        .await
+        .unwrap();
     // What had been spent when the client went away.
     poll_once_and_drop(service.oneshot(request("/gone")));
     assert_eq!(left(&limits), 997);
 }
 
 fn shaped(clock: &ManualClock) -> Limits {
-    let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build().unwrap();
+    let store = MemoryStore::builder()
+        .max_keys(100)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
     let rules = Rules::new("leaky_bucket 1/second burst=10".parse().unwrap());
     let gate = Gate::new(store, Book::new().with("default", rules).unwrap());
-    Limits::new(gate).limit("default", key::everybody()).unwrap().shape(Duration::from_secs(2))
+    Limits::new(gate)
+        .limit("default", key::everybody())
+        .unwrap()
+        .shape(Duration::from_secs(2))
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,11 +288,23 @@ async fn a_leaky_bucket_shapes() {
     let mut seen = Vec::new();
     for answer in answers {
         let response = answer.await.unwrap();
-        let told = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
-        seen.push((response.status().as_u16(), started.elapsed().as_secs(), told));
+        let told = response
+            .headers()
+            .get("retry-after")
+            .map(|value| value.to_str().unwrap().to_owned());
+        seen.push((
+            response.status().as_u16(),
+            started.elapsed().as_secs(),
+            told,
+        ));
     }
     // The fourth would have had to wait for three seconds: one too long.
-    let expected = [(200, 0, None), (200, 1, None), (200, 2, None), (429, 2, Some("1".to_owned()))];
+    let expected = [
+        (200, 0, None),
+        (200, 1, None),
+        (200, 2, None),
+        (429, 2, Some("1".to_owned())),
+    ];
     assert_eq!(seen, expected);
     assert_eq!(left(&limits), 7, "what was not let in is given back");
 }
@@ -239,14 +315,18 @@ async fn c3_a_cancelled_waiters_place_stays_empty() {
     let service = RateLimitLayer::new(limits.clone()).layer(service_fn(status_of_path));
     let started = tokio::time::Instant::now();
     // Five leave at 0 to 4 seconds. The first leaves at once, and three go away while they wait.
-    let mut waiting: Vec<_> = (0..5).map(|_| Box::pin(service.clone().oneshot(request("/200")))).collect();
+    let mut waiting: Vec<_> = (0..5)
+        .map(|_| Box::pin(service.clone().oneshot(request("/200"))))
+        .collect();
     for one in &mut waiting {
         let _ = one.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
     waiting.drain(0..4);
     assert_eq!(left(&limits), 5);
     // Later requests leave behind the last of them, one a second.
-    let later: Vec<_> = (0..5).map(|_| Box::pin(service.clone().oneshot(request("/200")))).collect();
+    let later: Vec<_> = (0..5)
+        .map(|_| Box::pin(service.clone().oneshot(request("/200"))))
+        .collect();
     let mut left_at = Vec::new();
     let all = waiting.into_iter().chain(later).map(|one| async {
         assert_eq!(one.await.unwrap().status(), 200);

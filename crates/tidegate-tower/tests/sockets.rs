@@ -51,9 +51,11 @@ async fn hyper() {
         loop {
             let (stream, peer) = listener.accept().await.unwrap();
             // A layer of its own for each connection: clones share.
-            let service = layer.clone().layer(tower::service_fn(|_: Request<hyper::body::Incoming>| async {
-                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello"))))
-            }));
+            let service = layer.clone().layer(tower::service_fn(
+                |_: Request<hyper::body::Incoming>| async {
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello"))))
+                },
+            ));
             let service = tower::util::MapRequest::new(service, move |mut request: Request<_>| {
                 request.extensions_mut().insert(PeerAddress(peer.ip()));
                 request
@@ -71,7 +73,9 @@ async fn tonic() {
     let (listener, address) = listen().await;
     let (_reporter, health) = tonic_health::server::health_reporter();
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
-    let server = tonic::transport::Server::builder().layer(per_address()).add_service(health);
+    let server = tonic::transport::Server::builder()
+        .layer(per_address())
+        .add_service(health);
     tokio::spawn(server.serve_with_incoming(incoming));
     let clients: Vec<_> = (0..64)
         .map(|_| {
@@ -102,35 +106,70 @@ async fn tonic() {
 fn assert_told_in_grpc(status: &tonic::Status) {
     use tonic_types::StatusExt;
     assert_eq!(status.code(), Code::ResourceExhausted);
-    let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
+    let wait = status
+        .get_details_retry_info()
+        .unwrap()
+        .retry_delay
+        .unwrap();
     // 365 days for 200: one in 157,680 s.
-    assert!(wait > Duration::from_secs(157_000) && wait <= Duration::from_secs(157_680), "{wait:?}");
-    let pushback: u64 = status.metadata().get("grpc-retry-pushback-ms").unwrap().to_str().unwrap().parse().unwrap();
+    assert!(
+        wait > Duration::from_secs(157_000) && wait <= Duration::from_secs(157_680),
+        "{wait:?}"
+    );
+    let pushback: u64 = status
+        .metadata()
+        .get("grpc-retry-pushback-ms")
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert_eq!(u128::from(pushback), wait.as_millis());
     assert!(status.metadata().get("ratelimit").is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_told_is_a_structured_field_and_true() {
-    let limits = Limits::memory("fixed_window 3/365 days".parse().unwrap(), key::client_address());
+    let limits = Limits::memory(
+        "fixed_window 3/365 days".parse().unwrap(),
+        key::client_address(),
+    );
     let address = serve(router().layer(RateLimitLayer::new(limits))).await;
     let mut connection = Connection::open(address).await;
     for left in [2, 1, 0] {
         let answer = connection.get("/", &[]).await;
-        assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::OK, None));
-        assert_eq!(answer.header("ratelimit-policy"), Some(r#""default";q=3;w=31536000"#));
+        assert_eq!(
+            (answer.status, answer.header("retry-after")),
+            (StatusCode::OK, None)
+        );
+        assert_eq!(
+            answer.header("ratelimit-policy"),
+            Some(r#""default";q=3;w=31536000"#)
+        );
         let field = answer.header("ratelimit").unwrap();
-        assert!(field.starts_with(&format!(r#""default";r={left};t="#)), "{field}");
+        assert!(
+            field.starts_with(&format!(r#""default";r={left};t="#)),
+            "{field}"
+        );
         Parser::new(field).parse::<sfv::List>().unwrap();
     }
     let denied = connection.get("/", &[]).await;
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        denied.header("content-type"),
+        Some("application/problem+json")
+    );
     assert_eq!(denied.header("cache-control"), Some("no-store"));
     let retry_after: u64 = denied.header("retry-after").unwrap().parse().unwrap();
-    assert_eq!(denied.header("ratelimit"), Some(&*format!(r#""default";r=0;t={retry_after}"#)));
+    assert_eq!(
+        denied.header("ratelimit"),
+        Some(&*format!(r#""default";r=0;t={retry_after}"#))
+    );
     assert_eq!(denied.json()["retry_after"], retry_after);
-    assert_eq!(denied.json()["violated-policies"], serde_json::json!(["default"]));
+    assert_eq!(
+        denied.json()["violated-policies"],
+        serde_json::json!(["default"])
+    );
 }
 
 /// curl waits as long as Retry-After says, and asks again: once is enough, or it was not true.
@@ -139,10 +178,17 @@ async fn a_client_that_does_as_it_is_told_has_to_ask_once_more() {
     let limits = Limits::memory("1 per 2 seconds".parse().unwrap(), key::client_address());
     let gate = limits.gate().clone();
     let address = serve(router().layer(RateLimitLayer::new(limits))).await;
-    assert_eq!(Connection::open(address).await.get("/", &[]).await.status, StatusCode::OK);
+    assert_eq!(
+        Connection::open(address).await.get("/", &[]).await.status,
+        StatusCode::OK
+    );
     let curl = tokio::task::spawn_blocking(move || {
         let arguments = ["--silent", "--show-error", "--fail", "--retry", "3"];
-        Command::new("curl").args(arguments).arg(format!("http://{address}/")).output().unwrap()
+        Command::new("curl")
+            .args(arguments)
+            .arg(format!("http://{address}/"))
+            .output()
+            .unwrap()
     });
     let output = curl.await.unwrap();
     assert_eq!(output.stdout, b"hello", "{output:?}");
@@ -152,52 +198,98 @@ async fn a_client_that_does_as_it_is_told_has_to_ask_once_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_behind_a_proxy_are_told_apart_and_cannot_choose() {
-    let limits = Limits::memory("1/365 days".parse().unwrap(), ClientAddress::behind(["127.0.0.0/8"]).unwrap());
+    let limits = Limits::memory(
+        "1/365 days".parse().unwrap(),
+        ClientAddress::behind(["127.0.0.0/8"]).unwrap(),
+    );
     let address = serve(router().layer(RateLimitLayer::new(limits))).await;
     let mut connection = Connection::open(address).await;
-    let mut status = async |forwarded| connection.get("/", &[("x-forwarded-for", forwarded)]).await.status;
+    let mut status = async |forwarded| {
+        connection
+            .get("/", &[("x-forwarded-for", forwarded)])
+            .await
+            .status
+    };
     assert_eq!(status("203.0.113.1").await, StatusCode::OK);
     assert_eq!(status("203.0.113.2").await, StatusCode::OK);
-    assert_eq!(status("1.1.1.1, 203.0.113.1").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        status("1.1.1.1, 203.0.113.1").await,
+        StatusCode::TOO_MANY_REQUESTS
+    );
     assert_eq!(status("2001:db8:1:2::1").await, StatusCode::OK);
-    assert_eq!(status("2001:db8:1:2:ffff::1").await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        status("2001:db8:1:2:ffff::1").await,
+        StatusCode::TOO_MANY_REQUESTS
+    );
 }
 
 fn book(failure: FailurePolicy) -> Book {
     let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
-    Book::new().with("address", rules(LIMIT)).and_then(|book| book.with("user", rules("150/365 days"))).unwrap()
+    Book::new()
+        .with("address", rules(LIMIT))
+        .and_then(|book| book.with("user", rules("150/365 days")))
+        .unwrap()
 }
 
 async fn on_redis(url: &str, failure: FailurePolicy) -> (SocketAddr, Limits<RedisStore>) {
     let gate = Gate::new(RedisStore::connect(url).await.unwrap(), book(failure));
-    let limits = Limits::new(gate).limit("address", key::client_address()).unwrap();
+    let limits = Limits::new(gate)
+        .limit("address", key::client_address())
+        .unwrap();
     let limits = limits.limit("user", key::header("x-user")).unwrap();
-    (serve(router().layer(RateLimitLayer::new(limits.clone()))).await, limits)
+    (
+        serve(router().layer(RateLimitLayer::new(limits.clone()))).await,
+        limits,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn axum_on_redis_by_two_keys() {
     let redis = RedisServer::start();
-    let (address, limits) = on_redis(&format!("{}?timeout=5s", redis.url()), FailurePolicy::Closed).await;
+    let (address, limits) = on_redis(
+        &format!("{}?timeout=5s", redis.url()),
+        FailurePolicy::Closed,
+    )
+    .await;
     // All without a user are one.
     assert_eq!(passed_of_64_connections(address, 4).await, 150);
-    let left = limits.gate().check("address", "ip:127.0.0.1").cost(0).await.unwrap();
-    assert_eq!(left.remaining(), Some(50), "what one denied took nothing from the other");
+    let left = limits
+        .gate()
+        .check("address", "ip:127.0.0.1")
+        .cost(0)
+        .await
+        .unwrap();
+    assert_eq!(
+        left.remaining(),
+        Some(50),
+        "what one denied took nothing from the other"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_gone() {
-    for failure in [FailurePolicy::Open, FailurePolicy::Closed, FailurePolicy::local(1)] {
+    for failure in [
+        FailurePolicy::Open,
+        FailurePolicy::Closed,
+        FailurePolicy::local(1),
+    ] {
         let mut redis = RedisServer::start();
         let (address, limits) = on_redis(&redis.url(), failure).await;
         let mut connection = Connection::open(address).await;
         assert_eq!(connection.get("/", &[]).await.status, StatusCode::OK);
         redis.kill();
         let answer = connection.get("/", &[]).await;
-        assert_eq!(answer.header("ratelimit"), None, "nothing is made up: {answer:?}");
+        assert_eq!(
+            answer.header("ratelimit"),
+            None,
+            "nothing is made up: {answer:?}"
+        );
         assert!(answer.header("ratelimit-policy").is_some());
         if failure == FailurePolicy::Closed {
-            assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::SERVICE_UNAVAILABLE, None));
+            assert_eq!(
+                (answer.status, answer.header("retry-after")),
+                (StatusCode::SERVICE_UNAVAILABLE, None)
+            );
             let kind = answer.json()["type"].as_str().unwrap().to_owned();
             assert!(kind.ends_with("#temporary-reduced-capacity"), "{kind}");
         } else {
@@ -207,7 +299,12 @@ async fn redis_gone() {
             .gate()
             .counters()
             .iter()
-            .map(|policy| tidegate_core::Degraded::ALL.into_iter().map(|reason| policy.degraded(reason)).sum::<u64>())
+            .map(|policy| {
+                tidegate_core::Degraded::ALL
+                    .into_iter()
+                    .map(|reason| policy.degraded(reason))
+                    .sum::<u64>()
+            })
             .sum();
         assert!(degraded > 0);
     }
@@ -220,7 +317,13 @@ async fn without_the_peer_the_answer_says_what_to_do() {
     tokio::spawn(async move { axum::serve(listener, router).await });
     let answer = Connection::open(address).await.get("/", &[]).await;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(answer.json()["detail"].as_str().unwrap().contains("address of the peer"), "{answer:?}");
+    assert!(
+        answer.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("address of the peer"),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,28 +344,58 @@ async fn dialects_closures_and_cross_origin() {
         .header("access-control-request-method", "GET")
         .body(http_body_util::Empty::new())
         .unwrap();
-    assert_ne!(connection.send(preflight).await.status, StatusCode::IM_A_TEAPOT);
+    assert_ne!(
+        connection.send(preflight).await.status,
+        StatusCode::IM_A_TEAPOT
+    );
     let first = connection.get("/", &[]).await;
     assert_eq!(first.status, StatusCode::OK);
-    assert_eq!(first.header("x-ratelimit-limit"), Some(r#"1, 1;w=31536000;name="default""#));
+    assert_eq!(
+        first.header("x-ratelimit-limit"),
+        Some(r#"1, 1;w=31536000;name="default""#)
+    );
     let exposed = first.header("access-control-expose-headers").unwrap();
     assert!(exposed.contains("X-RateLimit-Remaining") && exposed.contains("Retry-After"));
     let denied = connection.get("/", &[]).await;
-    assert_eq!((denied.status, &denied.body[..]), (StatusCode::IM_A_TEAPOT, &b"default says no"[..]));
-    assert!(denied.header("retry-after").is_some() && denied.header("x-ratelimit-remaining") == Some("0"));
+    assert_eq!(
+        (denied.status, &denied.body[..]),
+        (StatusCode::IM_A_TEAPOT, &b"default says no"[..])
+    );
+    assert!(
+        denied.header("retry-after").is_some()
+            && denied.header("x-ratelimit-remaining") == Some("0")
+    );
     assert_eq!(connection.get("/healthz", &[]).await.status, StatusCode::OK);
 }
 
 /// The limiter below is asked by hand, as a program would that has no layer: both count for one policy.
 #[tokio::test]
 async fn a_gate_is_shared_with_the_rest_of_the_program() {
-    let limits = Limits::memory("3/365 days".parse().unwrap(), key::from_fn(|_| Some("user:42".to_owned())));
+    let limits = Limits::memory(
+        "3/365 days".parse().unwrap(),
+        key::from_fn(|_| Some("user:42".to_owned())),
+    );
     let gate = limits.gate().clone();
     let address = serve(router().layer(RateLimitLayer::new(limits))).await;
-    assert!(gate.check("default", "user:42").cost(2).now().unwrap().is_allowed());
+    assert!(
+        gate.check("default", "user:42")
+            .cost(2)
+            .now()
+            .unwrap()
+            .is_allowed()
+    );
     let mut connection = Connection::open(address).await;
     assert_eq!(connection.get("/", &[]).await.status, StatusCode::OK);
-    assert_eq!(connection.get("/", &[]).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        connection.get("/", &[]).await.status,
+        StatusCode::TOO_MANY_REQUESTS
+    );
     // And a limiter of its own counts for itself.
-    assert!(Limiter::memory("3/365 days".parse().unwrap()).check("user:42").now().unwrap().is_allowed());
+    assert!(
+        Limiter::memory("3/365 days".parse().unwrap())
+            .check("user:42")
+            .now()
+            .unwrap()
+            .is_allowed()
+    );
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate_core::{
-    Admission, BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Settlement, Store, StoreError,
-    StoreHealth, Timestamp,
+    Admission, BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Settlement, Store,
+    StoreError, StoreHealth, Timestamp,
 };
 #[cfg(feature = "redis")]
 use tidegate_redis::{RedisPlan, RedisStore};
@@ -48,12 +48,17 @@ macro_rules! whichever {
 
 /// Of none is anything taken.
 fn refused(count: usize, error: &StoreError) -> Vec<Result<Decision, StoreError>> {
-    (0..count).map(|_| Err(StoreError::new(error.reason(), error.to_string()))).collect()
+    (0..count)
+        .map(|_| Err(StoreError::new(error.reason(), error.to_string())))
+        .collect()
 }
 
 #[cfg(feature = "redis")]
 fn foreign_plan() -> StoreError {
-    StoreError::new(tidegate_core::Degraded::Refused, "this plan is of another store")
+    StoreError::new(
+        tidegate_core::Degraded::Refused,
+        "this plan is of another store",
+    )
 }
 
 impl Store for AnyStore {
@@ -67,11 +72,25 @@ impl Store for AnyStore {
         })
     }
 
-    async fn check(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
-        whichever!(self, plan, |store, plan| Store::check(store, plan, key, cost).await, Err(foreign_plan()))
+    async fn check(
+        &self,
+        plan: &AnyPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Decision, StoreError> {
+        whichever!(
+            self,
+            plan,
+            |store, plan| Store::check(store, plan, key, cost).await,
+            Err(foreign_plan())
+        )
     }
 
-    async fn check_many(&self, plan: &AnyPlan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+    async fn check_many(
+        &self,
+        plan: &AnyPlan,
+        requests: &[(Key<'_>, Cost)],
+    ) -> Vec<Result<Decision, StoreError>> {
         whichever!(
             self,
             plan,
@@ -80,7 +99,10 @@ impl Store for AnyStore {
         )
     }
 
-    async fn check_each(&self, requests: &[(&AnyPlan, Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+    async fn check_each(
+        &self,
+        requests: &[(&AnyPlan, Key<'_>, Cost)],
+    ) -> Vec<Result<Decision, StoreError>> {
         match self {
             Self::Memory(store) => {
                 let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
@@ -107,7 +129,10 @@ impl Store for AnyStore {
         }
     }
 
-    async fn admit(&self, requests: &[(&AnyPlan, Key<'_>, Cost)]) -> Result<Vec<Option<Admission>>, StoreError> {
+    async fn admit(
+        &self,
+        requests: &[(&AnyPlan, Key<'_>, Cost)],
+    ) -> Result<Vec<Option<Admission>>, StoreError> {
         match self {
             Self::Memory(store) => {
                 let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
@@ -123,17 +148,39 @@ impl Store for AnyStore {
                     Kind::Redis(plan) => Ok((plan, *key, *cost)),
                     Kind::Memory(_) => Err(foreign_plan()),
                 });
-                store.admit(&own.collect::<Result<Vec<_>, StoreError>>()?).await
+                store
+                    .admit(&own.collect::<Result<Vec<_>, StoreError>>()?)
+                    .await
             }
         }
     }
 
-    async fn admit_one(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
-        whichever!(self, plan, |store, plan| Store::admit_one(store, plan, key, cost).await, Err(foreign_plan()))
+    async fn admit_one(
+        &self,
+        plan: &AnyPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Admission, StoreError> {
+        whichever!(
+            self,
+            plan,
+            |store, plan| Store::admit_one(store, plan, key, cost).await,
+            Err(foreign_plan())
+        )
     }
 
-    async fn settle(&self, plan: &AnyPlan, key: Key<'_>, settlement: &Settlement<'_>) -> Result<Decision, StoreError> {
-        whichever!(self, plan, |store, plan| Store::settle(store, plan, key, settlement).await, Err(foreign_plan()))
+    async fn settle(
+        &self,
+        plan: &AnyPlan,
+        key: Key<'_>,
+        settlement: &Settlement<'_>,
+    ) -> Result<Decision, StoreError> {
+        whichever!(
+            self,
+            plan,
+            |store, plan| Store::settle(store, plan, key, settlement).await,
+            Err(foreign_plan())
+        )
     }
 
     async fn keep_receipt(
@@ -152,16 +199,41 @@ impl Store for AnyStore {
         )
     }
 
-    async fn take_receipt(&self, plan: &AnyPlan, key: Key<'_>, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        whichever!(self, plan, |store, plan| Store::take_receipt(store, plan, key, id).await, Err(foreign_plan()))
+    async fn take_receipt(
+        &self,
+        plan: &AnyPlan,
+        key: Key<'_>,
+        id: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        whichever!(
+            self,
+            plan,
+            |store, plan| Store::take_receipt(store, plan, key, id).await,
+            Err(foreign_plan())
+        )
     }
 
-    async fn refund(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
-        whichever!(self, plan, |store, plan| Store::refund(store, plan, key, cost).await, Err(foreign_plan()))
+    async fn refund(
+        &self,
+        plan: &AnyPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Decision, StoreError> {
+        whichever!(
+            self,
+            plan,
+            |store, plan| Store::refund(store, plan, key, cost).await,
+            Err(foreign_plan())
+        )
     }
 
     async fn reset(&self, plan: &AnyPlan, key: Key<'_>) -> Result<(), StoreError> {
-        whichever!(self, plan, |store, plan| Store::reset(store, plan, key).await, Err(foreign_plan()))
+        whichever!(
+            self,
+            plan,
+            |store, plan| Store::reset(store, plan, key).await,
+            Err(foreign_plan())
+        )
     }
 
     fn is_remote(&self) -> bool {

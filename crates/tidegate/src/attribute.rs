@@ -7,7 +7,8 @@ use std::time::Duration;
 #[cfg(feature = "axum")]
 pub use axum_core::response::{IntoResponse, Response};
 use tidegate_core::{
-    Book, BookError, CheckError, Cost, CostError, Gate, MemoryStore, Name, PolicyError, Rules, Subject, Verdict,
+    Book, BookError, CheckError, Cost, CostError, Gate, MemoryStore, Name, PolicyError, Rules,
+    Subject, Verdict,
 };
 use tidegate_http::Denial;
 
@@ -79,7 +80,9 @@ impl Limited {
     fn detail(&self) -> String {
         match &self.0 {
             Cause::Failed(error) => error.to_string(),
-            Cause::Denied(_) => self.denial().map_or_else(String::new, |denial| denial.detail()),
+            Cause::Denied(_) => self
+                .denial()
+                .map_or_else(String::new, |denial| denial.detail()),
         }
     }
 
@@ -116,13 +119,18 @@ impl IntoResponse for Limited {
     fn into_response(self) -> Response {
         use http::{HeaderValue, StatusCode, header};
         let Some(denial) = self.denial() else {
-            let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            let status =
+                StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             return (status, self.to_string()).into_response();
         };
         let mut response = denial.problem().into_response();
-        *response.status_mut() = StatusCode::from_u16(denial.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        *response.status_mut() =
+            StatusCode::from_u16(denial.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(seconds) = denial.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
@@ -136,7 +144,13 @@ impl IntoResponse for Limited {
 #[doc(hidden)] // For the macro.
 pub fn told(mut response: Response, verdict: &Verdict) -> Response {
     let written = tidegate_http::Written::default();
-    for field in tidegate_http::fields(verdict, tidegate_http::Dialect::default(), false, None, &written) {
+    for field in tidegate_http::fields(
+        verdict,
+        tidegate_http::Dialect::default(),
+        false,
+        None,
+        &written,
+    ) {
         if let Ok(value) = http::HeaderValue::from_maybe_shared(field.value) {
             response.headers_mut().append(field.name, value);
         }
@@ -169,7 +183,9 @@ pub async fn connect(url: &str) -> Result<(), StoreChoiceError> {
 #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
 fn store() -> &'static Gate<AnyStore> {
     STORE.get_or_init(|| {
-        let memory = MemoryStore::builder().build().expect("46 MB of address space");
+        let memory = MemoryStore::builder()
+            .build()
+            .expect("46 MB of address space");
         Gate::new(AnyStore::Memory(memory), Book::new())
     })
 }
@@ -200,12 +216,22 @@ impl LimitedFunction {
         policy: &'static str,
         tiers: &'static [(&'static str, &'static str)],
     ) -> Self {
-        Self { path, policy, tiers, gate: OnceLock::new() }
+        Self {
+            path,
+            policy,
+            tiers,
+            gate: OnceLock::new(),
+        }
     }
 
     #[allow(missing_docs)]
     pub fn call(&self) -> Call<'_> {
-        Call { function: self, key: None, cost: Ok(Cost::ONE), tier: None }
+        Call {
+            function: self,
+            key: None,
+            cost: Ok(Cost::ONE),
+            tier: None,
+        }
     }
 
     #[allow(clippy::expect_used)] // The macro has read it all before.
@@ -240,12 +266,18 @@ fn name(path: &str) -> Name {
     if let Ok(name) = Name::new(path) {
         return name;
     }
-    let plain = path.replace("<impl ", "").replace('>', "").replace("::", ".");
+    let plain = path
+        .replace("<impl ", "")
+        .replace('>', "")
+        .replace("::", ".");
     let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if plain.len() <= 64 && plain.chars().all(is_good) {
         return Name::new(&plain).expect("a name");
     }
-    let text: String = plain.chars().map(|c| if is_good(c) { c } else { '_' }).collect();
+    let text: String = plain
+        .chars()
+        .map(|c| if is_good(c) { c } else { '_' })
+        .collect();
     let tail = text.get(text.len().saturating_sub(47)..).unwrap_or(&text);
     Name::new(&format!("{tail}-{:016x}", digest(path.as_bytes()))).expect("a name")
 }
@@ -289,8 +321,15 @@ impl Call<'_> {
         let failed = |error| Limited(Cause::Failed(Arc::new(error)));
         let cost = self.cost.map_err(|error| failed(error.into()))?;
         // All calls without a key, or with an empty one, share one that no other is.
-        let key = self.key.filter(|key| !key.is_empty()).unwrap_or_else(|| "\0".to_owned());
-        let subject = Subject { cost, tier: self.tier.as_deref(), ..Subject::new(name.as_str(), &key) };
+        let key = self
+            .key
+            .filter(|key| !key.is_empty())
+            .unwrap_or_else(|| "\0".to_owned());
+        let subject = Subject {
+            cost,
+            tier: self.tier.as_deref(),
+            ..Subject::new(name.as_str(), &key)
+        };
         match gate.decide(&[subject]).await {
             Ok(verdict) if verdict.is_allowed() => Ok(verdict),
             Ok(verdict) => Err(Limited(Cause::Denied(verdict))),
@@ -306,10 +345,16 @@ mod tests {
     #[test]
     fn names_of_functions_are_names_and_never_meet() {
         assert_eq!(name("search").as_str(), "search");
-        assert_eq!(name("app::handlers::search").as_str(), "app.handlers.search");
+        assert_eq!(
+            name("app::handlers::search").as_str(),
+            "app.handlers.search"
+        );
         assert_eq!(name("app::<impl app::A>::get").as_str(), "app.app.A.get");
         let long = ["a", "b"].map(|start| name(&format!("{start}{}", "::module".repeat(20))));
         let foreign = ["app::größe", "app::grüße"].map(name);
-        assert!(long[0] != long[1] && foreign[0] != foreign[1], "{long:?} {foreign:?}");
+        assert!(
+            long[0] != long[1] && foreign[0] != foreign[1],
+            "{long:?} {foreign:?}"
+        );
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{
-    Book, FailurePolicy, Gate, Limiter, ManualClock, MemoryStore, MemoryStoreError, Policy, RestoreError,
+    Book, FailurePolicy, Gate, Limiter, ManualClock, MemoryStore, MemoryStoreError, Policy,
+    RestoreError,
 };
 
 use crate::any_store::AnyStore;
@@ -62,7 +63,10 @@ pub trait Connect: Sized {
     ///
     /// # Errors
     /// If the URL is not one, or the store cannot be reached.
-    fn connect(url: &str, limits: Self::Limits) -> impl Future<Output = Result<Self, ConnectError>> + Send;
+    fn connect(
+        url: &str,
+        limits: Self::Limits,
+    ) -> impl Future<Output = Result<Self, ConnectError>> + Send;
 
     /// One on the store at a URL, for programs without an async runtime: ask it by `.wait()`.
     ///
@@ -145,7 +149,15 @@ impl StoreUrl {
     }
 
     fn of(place: Place) -> Self {
-        Self { place, failure: None, deny_cache: None, is_lazy: false, prefix: None, given: None, snapshot: None }
+        Self {
+            place,
+            failure: None,
+            deny_cache: None,
+            is_lazy: false,
+            prefix: None,
+            given: None,
+            snapshot: None,
+        }
     }
 
     /// What the URL says is to be answered when the store cannot; `None` where it says nothing.
@@ -193,7 +205,10 @@ impl StoreUrl {
         #[cfg(feature = "redis")]
         if let Place::Redis { url } = &mut self.place {
             let query = url.split_once('?').map_or("", |(_, query)| query);
-            if !query.split('&').any(|option| option.starts_with("timeout=")) {
+            if !query
+                .split('&')
+                .any(|option| option.starts_with("timeout="))
+            {
                 let separator = if url.contains('?') { '&' } else { '?' };
                 url.push_str(&format!("{separator}timeout={}ms", timeout.as_millis()));
             }
@@ -246,7 +261,10 @@ impl StoreUrl {
     #[cfg_attr(not(feature = "redis"), allow(clippy::unused_async))] // Memory is there at once.
     async fn store(&self) -> Result<AnyStore, ConnectError> {
         match &self.place {
-            Place::Memory { max_keys, max_record_bytes } => self.memory_store(*max_keys, *max_record_bytes),
+            Place::Memory {
+                max_keys,
+                max_record_bytes,
+            } => self.memory_store(*max_keys, *max_record_bytes),
             #[cfg(feature = "redis")]
             Place::Redis { url } => Ok(AnyStore::Redis(self.redis_builder(url).connect().await?)),
         }
@@ -254,21 +272,31 @@ impl StoreUrl {
 
     fn store_blocking(&self) -> Result<AnyStore, ConnectError> {
         match &self.place {
-            Place::Memory { max_keys, max_record_bytes } => self.memory_store(*max_keys, *max_record_bytes),
+            Place::Memory {
+                max_keys,
+                max_record_bytes,
+            } => self.memory_store(*max_keys, *max_record_bytes),
             #[cfg(feature = "redis")]
-            Place::Redis { url } => Ok(AnyStore::Redis(self.redis_builder(url).connect_blocking()?)),
+            Place::Redis { url } => {
+                Ok(AnyStore::Redis(self.redis_builder(url).connect_blocking()?))
+            }
         }
     }
 
     fn gate_on(self, store: AnyStore, book: Book) -> Gate<AnyStore> {
-        let mut builder = Gate::builder(store, book).failure_policy(self.failure.unwrap_or_default());
+        let mut builder =
+            Gate::builder(store, book).failure_policy(self.failure.unwrap_or_default());
         if let Some(keys) = self.deny_cache {
             builder = builder.deny_cache(keys);
         }
         builder.build()
     }
 
-    fn memory_store(&self, max_keys: u64, max_record_bytes: Option<u64>) -> Result<AnyStore, ConnectError> {
+    fn memory_store(
+        &self,
+        max_keys: u64,
+        max_record_bytes: Option<u64>,
+    ) -> Result<AnyStore, ConnectError> {
         let mut builder = MemoryStore::builder().max_keys(max_keys);
         if let Some(bytes) = max_record_bytes {
             builder = builder.max_record_bytes(bytes);
@@ -298,7 +326,8 @@ impl StoreUrl {
     }
 
     fn limiter(self, store: AnyStore, policy: Policy) -> Limiter<AnyStore> {
-        let mut builder = Limiter::builder(store, policy).failure_policy(self.failure.unwrap_or_default());
+        let mut builder =
+            Limiter::builder(store, policy).failure_policy(self.failure.unwrap_or_default());
         if let Some(keys) = self.deny_cache {
             builder = builder.deny_cache(keys);
         }
@@ -328,7 +357,9 @@ fn memory(rest: &str) -> Result<StoreUrl, ConnectError> {
     for option in query.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
             Some(("max_keys", count)) => max_keys = number("max_keys", count)?,
-            Some(("max_record_bytes", count)) => max_record_bytes = Some(number("max_record_bytes", count)?),
+            Some(("max_record_bytes", count)) => {
+                max_record_bytes = Some(number("max_record_bytes", count)?)
+            }
             _ => {
                 let name = option.split_once('=').map_or("…", |(name, _)| name);
                 return error(&format!(
@@ -340,13 +371,17 @@ fn memory(rest: &str) -> Result<StoreUrl, ConnectError> {
     if max_keys == 0 {
         return error("max_keys is 0: expected at least 1");
     }
-    Ok(StoreUrl::of(Place::Memory { max_keys, max_record_bytes }))
+    Ok(StoreUrl::of(Place::Memory {
+        max_keys,
+        max_record_bytes,
+    }))
 }
 
 #[cfg(not(feature = "redis"))]
 fn redis(_url: &str) -> Result<StoreUrl, ConnectError> {
     Err(ConnectError::Url(
-        "this program was built without Redis: expected memory://, or the feature `redis`".to_owned(),
+        "this program was built without Redis: expected memory://, or the feature `redis`"
+            .to_owned(),
     ))
 }
 
@@ -366,14 +401,20 @@ fn redis(url: &str) -> Result<StoreUrl, ConnectError> {
                 read.is_lazy = match value {
                     "" | "true" | "1" => true,
                     "false" | "0" => false,
-                    other => return Err(ConnectError::Url(format!("lazy={other}: expected true or false"))),
+                    other => {
+                        return Err(ConnectError::Url(format!(
+                            "lazy={other}: expected true or false"
+                        )));
+                    }
                 }
             }
             _ => rest.push(option),
         }
     }
     if instances == Some(0) {
-        return Err(ConnectError::Url("instances=0: expected at least 1".to_owned()));
+        return Err(ConnectError::Url(
+            "instances=0: expected at least 1".to_owned(),
+        ));
     }
     read.failure = match (failure, instances) {
         (None, None) => None,
@@ -386,17 +427,28 @@ fn redis(url: &str) -> Result<StoreUrl, ConnectError> {
             ));
         }
         (Some(other), _) => {
-            return Err(ConnectError::Url(format!("failure={other}: expected open, closed or local")));
+            return Err(ConnectError::Url(format!(
+                "failure={other}: expected open, closed or local"
+            )));
         }
     };
-    let rest = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
-    read.place = Place::Redis { url: format!("{place}{rest}") };
-    tidegate_redis::RedisStore::check_url(&format!("{place}{rest}")).map_err(tidegate_redis::ConnectError::from)?;
+    let rest = if rest.is_empty() {
+        String::new()
+    } else {
+        format!("?{}", rest.join("&"))
+    };
+    read.place = Place::Redis {
+        url: format!("{place}{rest}"),
+    };
+    tidegate_redis::RedisStore::check_url(&format!("{place}{rest}"))
+        .map_err(tidegate_redis::ConnectError::from)?;
     Ok(read)
 }
 
 fn number<N: std::str::FromStr>(name: &str, text: &str) -> Result<N, ConnectError> {
-    text.replace('_', "").parse().map_err(|_| ConnectError::Url(format!("{name}={text}: expected a whole number")))
+    text.replace('_', "")
+        .parse()
+        .map_err(|_| ConnectError::Url(format!("{name}={text}: expected a whole number")))
 }
 
 #[cfg(test)]
@@ -406,13 +458,31 @@ mod tests {
     #[test]
     fn urls() {
         let place = |url: &str| StoreUrl::read(url).unwrap().place;
-        assert_eq!(place("memory://"), Place::Memory { max_keys: 1_000_000, max_record_bytes: None });
-        assert_eq!(place("memory:///"), Place::Memory { max_keys: 1_000_000, max_record_bytes: None });
-        let sized = Place::Memory { max_keys: 5, max_record_bytes: Some(1_000) };
+        assert_eq!(
+            place("memory://"),
+            Place::Memory {
+                max_keys: 1_000_000,
+                max_record_bytes: None
+            }
+        );
+        assert_eq!(
+            place("memory:///"),
+            Place::Memory {
+                max_keys: 1_000_000,
+                max_record_bytes: None
+            }
+        );
+        let sized = Place::Memory {
+            max_keys: 5,
+            max_record_bytes: Some(1_000),
+        };
         assert_eq!(place("memory://?max_keys=5&max_record_bytes=1_000"), sized);
         assert_eq!(
             place("memory://?max_keys=20_000_000"),
-            Place::Memory { max_keys: 20_000_000, max_record_bytes: None }
+            Place::Memory {
+                max_keys: 20_000_000,
+                max_record_bytes: None
+            }
         );
         let bad = [
             "",
@@ -433,11 +503,26 @@ mod tests {
     #[cfg(feature = "redis")]
     #[test]
     fn options_of_the_limiter_and_of_the_store() {
-        let read = StoreUrl::read("redis://h/?failure=local&timeout=20ms&instances=4&deny_cache=0&lazy").unwrap();
-        assert_eq!(read.place, Place::Redis { url: "redis://h/?timeout=20ms".to_owned() });
-        assert_eq!((read.failure, read.deny_cache, read.is_lazy), (Some(FailurePolicy::local(4)), Some(0), true));
+        let read =
+            StoreUrl::read("redis://h/?failure=local&timeout=20ms&instances=4&deny_cache=0&lazy")
+                .unwrap();
+        assert_eq!(
+            read.place,
+            Place::Redis {
+                url: "redis://h/?timeout=20ms".to_owned()
+            }
+        );
+        assert_eq!(
+            (read.failure, read.deny_cache, read.is_lazy),
+            (Some(FailurePolicy::local(4)), Some(0), true)
+        );
         assert_eq!(StoreUrl::read("redis://h").unwrap().failure, None);
-        assert_eq!(StoreUrl::read("redis+cluster://h?failure=closed").unwrap().failure, Some(FailurePolicy::Closed));
+        assert_eq!(
+            StoreUrl::read("redis+cluster://h?failure=closed")
+                .unwrap()
+                .failure,
+            Some(FailurePolicy::Closed)
+        );
         for bad in [
             "redis://h?failure=maybe",
             "redis://h?failure=open&instances=2",

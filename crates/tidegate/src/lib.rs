@@ -16,11 +16,12 @@ pub use connect::{Connect, ConnectError, StoreUrl};
 #[cfg(feature = "actix")]
 pub use tidegate_actix as actix;
 pub use tidegate_core::{
-    Algorithm, Anchor, Answer, Ask, BlockingError, Book, BookError, Breaker, BucketLimit, Check, CheckError, CheckMany,
-    Clock, Cost, CostError, Counters, Decision, Degraded, Each, Effect, EmptyKey, Exception, FailurePolicy, Gate,
-    GateBuilder, Key, Label, Latency, Limit, Limiter, LimiterBuilder, ManualClock, MemoryStats, MemoryStore,
-    MemoryStoreBuilder, MemoryStoreError, Name, NameError, Outcome, Plan, Policy, PolicyCounters, PolicyError, Rate,
-    Receipt, Record, Refund, Reset, RestoreError, Rules, Ruling, Store, StoreError, StoreHealth, Subject, Timestamp,
+    Algorithm, Anchor, Answer, Ask, BlockingError, Book, BookError, Breaker, BucketLimit, Check,
+    CheckError, CheckMany, Clock, Cost, CostError, Counters, Decision, Degraded, Each, Effect,
+    EmptyKey, Exception, FailurePolicy, Gate, GateBuilder, Key, Label, Latency, Limit, Limiter,
+    LimiterBuilder, ManualClock, MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError,
+    Name, NameError, Outcome, Plan, Policy, PolicyCounters, PolicyError, Rate, Receipt, Record,
+    Refund, Reset, RestoreError, Rules, Ruling, Store, StoreError, StoreHealth, Subject, Timestamp,
     Verdict,
 };
 #[cfg(feature = "macros")]

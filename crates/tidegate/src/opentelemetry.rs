@@ -24,34 +24,54 @@ pub fn register<S: Store>(meter: &Meter, gate: &Gate<S>) {
         let gate = gate.clone();
         let observed = move || {
             let attributes = |labels: Vec<(&'static str, String)>| -> Vec<KeyValue> {
-                labels.into_iter().map(|(label, value)| KeyValue::new(label, value)).collect()
+                labels
+                    .into_iter()
+                    .map(|(label, value)| KeyValue::new(label, value))
+                    .collect()
             };
             let points = series.points(&Snapshot::of(&gate)).into_iter();
-            points.map(|Point { labels, value }| (value, attributes(labels))).collect::<Vec<_>>()
+            points
+                .map(|Point { labels, value }| (value, attributes(labels)))
+                .collect::<Vec<_>>()
         };
         add(meter, series, observed);
     }
 }
 
-fn add(meter: &Meter, series: &Series, observed: impl Fn() -> Vec<(u64, Vec<KeyValue>)> + Send + Sync + 'static) {
+fn add(
+    meter: &Meter,
+    series: &Series,
+    observed: impl Fn() -> Vec<(u64, Vec<KeyValue>)> + Send + Sync + 'static,
+) {
     if series.kind == Kind::Seconds {
-        let instrument = meter.f64_observable_gauge(series.name).with_description(series.help).with_unit("s");
+        let instrument = meter
+            .f64_observable_gauge(series.name)
+            .with_description(series.help)
+            .with_unit("s");
         let observe = move |observer: &dyn AsyncInstrument<f64>| {
-            observed().iter().for_each(|(us, attributes)| observer.observe(*us as f64 / 1e6, attributes));
+            observed()
+                .iter()
+                .for_each(|(us, attributes)| observer.observe(*us as f64 / 1e6, attributes));
         };
         let _ = instrument.with_callback(observe).build();
         return;
     }
     let observe = move |observer: &dyn AsyncInstrument<u64>| {
-        observed().iter().for_each(|(value, attributes)| observer.observe(*value, attributes));
+        observed()
+            .iter()
+            .for_each(|(value, attributes)| observer.observe(*value, attributes));
     };
     match series.kind {
         Kind::Counter => {
-            let instrument = meter.u64_observable_counter(series.name).with_description(series.help);
+            let instrument = meter
+                .u64_observable_counter(series.name)
+                .with_description(series.help);
             let _ = instrument.with_callback(observe).build();
         }
         Kind::Gauge | Kind::Seconds => {
-            let instrument = meter.u64_observable_gauge(series.name).with_description(series.help);
+            let instrument = meter
+                .u64_observable_gauge(series.name)
+                .with_description(series.help);
             let _ = instrument.with_callback(observe).build();
         }
     }

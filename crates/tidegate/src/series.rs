@@ -32,7 +32,10 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn of<S: Store>(gate: &Gate<S>) -> Self {
-        Self { policies: gate.counters(), store: gate.store_health() }
+        Self {
+            policies: gate.counters(),
+            store: gate.store_health(),
+        }
     }
 }
 
@@ -45,39 +48,65 @@ impl Series {
 
 /// All there are.
 pub(crate) const ALL: [Series; 12] = [
-    counter("tidegate_checks", "Requests, by policy and by what became of them", checks),
-    counter("tidegate_near_limit", "Allowed requests that left less than a fifth of the capacity", |snapshot| {
-        by_policy(snapshot, |policy| policy.near_limit)
-    }),
+    counter(
+        "tidegate_checks",
+        "Requests, by policy and by what became of them",
+        checks,
+    ),
+    counter(
+        "tidegate_near_limit",
+        "Allowed requests that left less than a fifth of the capacity",
+        |snapshot| by_policy(snapshot, |policy| policy.near_limit),
+    ),
     counter(
         "tidegate_candidate_checks",
         "What the policy's candidate would have done to the same requests",
         candidates,
     ),
-    counter("tidegate_degraded", "Answers given without the store, by policy and reason", degraded),
-    counter("tidegate_refunds", "Requests whose cost was given back, in part or whole", |snapshot| {
-        by_policy(snapshot, |policy| policy.refunds)
-    }),
-    counter("tidegate_unsettled", "Requests that cost more in the end than the limit had left", |snapshot| {
-        by_policy(snapshot, |policy| policy.unsettled)
-    }),
-    counter("tidegate_store_trips", "Trips to the store that were answered", |snapshot| {
-        of_store(snapshot, |store| store.trips)
-    }),
-    counter("tidegate_store_reconnects", "Connections to the store that were made after one was lost", |snapshot| {
-        of_store(snapshot, |store| store.reconnects)
-    }),
+    counter(
+        "tidegate_degraded",
+        "Answers given without the store, by policy and reason",
+        degraded,
+    ),
+    counter(
+        "tidegate_refunds",
+        "Requests whose cost was given back, in part or whole",
+        |snapshot| by_policy(snapshot, |policy| policy.refunds),
+    ),
+    counter(
+        "tidegate_unsettled",
+        "Requests that cost more in the end than the limit had left",
+        |snapshot| by_policy(snapshot, |policy| policy.unsettled),
+    ),
+    counter(
+        "tidegate_store_trips",
+        "Trips to the store that were answered",
+        |snapshot| of_store(snapshot, |store| store.trips),
+    ),
+    counter(
+        "tidegate_store_reconnects",
+        "Connections to the store that were made after one was lost",
+        |snapshot| of_store(snapshot, |store| store.reconnects),
+    ),
     counter(
         "tidegate_store_breaker_openings",
         "How often the store was given up until it answers a probe",
         |snapshot| of_store(snapshot, |store| store.breaker_openings),
     ),
-    gauge("tidegate_store_breaker_open", "Whether the store is given up at present: 1 if so", |snapshot| {
-        of_store(snapshot, |store| u64::from(store.breaker != Breaker::Closed))
-    }),
-    gauge("tidegate_store_waiting", "Checks that wait for a trip to the store", |snapshot| {
-        of_store(snapshot, |store| store.waiting)
-    }),
+    gauge(
+        "tidegate_store_breaker_open",
+        "Whether the store is given up at present: 1 if so",
+        |snapshot| {
+            of_store(snapshot, |store| {
+                u64::from(store.breaker != Breaker::Closed)
+            })
+        },
+    ),
+    gauge(
+        "tidegate_store_waiting",
+        "Checks that wait for a trip to the store",
+        |snapshot| of_store(snapshot, |store| store.waiting),
+    ),
     Series {
         name: "tidegate_store_latency_seconds",
         help: "How long trips to the store take, by percentile",
@@ -86,26 +115,59 @@ pub(crate) const ALL: [Series; 12] = [
     },
 ];
 
-const fn counter(name: &'static str, help: &'static str, read: fn(&Snapshot) -> Vec<Point>) -> Series {
-    Series { name, help, kind: Kind::Counter, read }
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&Snapshot) -> Vec<Point>,
+) -> Series {
+    Series {
+        name,
+        help,
+        kind: Kind::Counter,
+        read,
+    }
 }
 
-const fn gauge(name: &'static str, help: &'static str, read: fn(&Snapshot) -> Vec<Point>) -> Series {
-    Series { name, help, kind: Kind::Gauge, read }
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&Snapshot) -> Vec<Point>,
+) -> Series {
+    Series {
+        name,
+        help,
+        kind: Kind::Gauge,
+        read,
+    }
 }
 
 fn labelled(policy: &PolicyCounters, label: &'static str, value: &str, count: u64) -> Point {
-    Point { labels: vec![("policy", policy.policy.to_string()), (label, value.to_owned())], value: count }
+    Point {
+        labels: vec![
+            ("policy", policy.policy.to_string()),
+            (label, value.to_owned()),
+        ],
+        value: count,
+    }
 }
 
 fn by_policy(snapshot: &Snapshot, read: fn(&PolicyCounters) -> u64) -> Vec<Point> {
-    let point =
-        |policy: &PolicyCounters| Point { labels: vec![("policy", policy.policy.to_string())], value: read(policy) };
+    let point = |policy: &PolicyCounters| Point {
+        labels: vec![("policy", policy.policy.to_string())],
+        value: read(policy),
+    };
     snapshot.policies.iter().map(point).collect()
 }
 
 fn of_store(snapshot: &Snapshot, read: fn(&tidegate_core::StoreHealth) -> u64) -> Vec<Point> {
-    snapshot.store.iter().map(|store| Point { labels: Vec::new(), value: read(store) }).collect()
+    snapshot
+        .store
+        .iter()
+        .map(|store| Point {
+            labels: Vec::new(),
+            value: read(store),
+        })
+        .collect()
 }
 
 fn checks(snapshot: &Snapshot) -> Vec<Point> {
@@ -127,15 +189,19 @@ fn checks(snapshot: &Snapshot) -> Vec<Point> {
 
 fn candidates(snapshot: &Snapshot) -> Vec<Point> {
     let of_policy = |policy: &PolicyCounters| {
-        [("allowed", policy.candidate_allowed), ("denied", policy.candidate_denied)]
-            .map(|(outcome, count)| labelled(policy, "outcome", outcome, count))
+        [
+            ("allowed", policy.candidate_allowed),
+            ("denied", policy.candidate_denied),
+        ]
+        .map(|(outcome, count)| labelled(policy, "outcome", outcome, count))
     };
     snapshot.policies.iter().flat_map(of_policy).collect()
 }
 
 fn degraded(snapshot: &Snapshot) -> Vec<Point> {
     let of_policy = |policy: &PolicyCounters| {
-        Degraded::ALL.map(|reason| labelled(policy, "reason", reason.name(), policy.degraded(reason)))
+        Degraded::ALL
+            .map(|reason| labelled(policy, "reason", reason.name(), policy.degraded(reason)))
     };
     snapshot.policies.iter().flat_map(of_policy).collect()
 }
@@ -143,7 +209,12 @@ fn degraded(snapshot: &Snapshot) -> Vec<Point> {
 fn latency(snapshot: &Snapshot) -> Vec<Point> {
     let quantiles = |store: &tidegate_core::StoreHealth| {
         let latency = &store.latency;
-        [("50", latency.p50), ("99", latency.p99), ("99.9", latency.p999)].map(|(percentile, time)| Point {
+        [
+            ("50", latency.p50),
+            ("99", latency.p99),
+            ("99.9", latency.p999),
+        ]
+        .map(|(percentile, time)| Point {
             labels: vec![("percentile", percentile.to_owned())],
             value: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
         })

@@ -85,29 +85,59 @@ fn goes_anywhere<T: Send>(value: T) -> T {
 
 #[tokio::test]
 async fn functions() {
-    drop(goes_anywhere(Other { name: String::new().into() }.method()));
+    drop(goes_anywhere(
+        Other {
+            name: String::new().into(),
+        }
+        .method(),
+    ));
     assert_eq!(per_user(1).await.unwrap(), 2);
     assert_eq!(per_user(1).await.unwrap(), 2);
-    let Err(AppError::Limited(limited)) = per_user(1).await else { panic!("not limited") };
+    let Err(AppError::Limited(limited)) = per_user(1).await else {
+        panic!("not limited")
+    };
     assert_eq!(limited.status(), 429);
-    assert!(limited.retry_after().is_some_and(|wait| wait.as_secs() > 1_000_000));
+    assert!(
+        limited
+            .retry_after()
+            .is_some_and(|wait| wait.as_secs() > 1_000_000)
+    );
     let told = limited.to_string();
-    assert!(told.contains("attribute.per_user: token_bucket 2/365 days; try again in"), "{told}");
+    assert!(
+        told.contains("attribute.per_user: token_bucket 2/365 days; try again in"),
+        "{told}"
+    );
     assert_eq!(per_user(2).await.unwrap(), 4);
     // What fails for another reason was a call all the same.
     assert!(matches!(together(-1).await, Err(AppError::Negative)));
-    assert_eq!((together(1).await.unwrap(), together(2).await.unwrap()), (1, 2));
+    assert_eq!(
+        (together(1).await.unwrap(), together(2).await.unwrap()),
+        (1, 2)
+    );
     assert!(matches!(together(3).await, Err(AppError::Limited(_))));
-    assert_eq!((generic("a").await.as_deref(), generic("a").await), (Some("a"), None));
+    assert_eq!(
+        (generic("a").await.as_deref(), generic("a").await),
+        (Some("a"), None)
+    );
     let service = Service { name: "s" };
     assert!(service.method().await.is_ok() && service.method().await.is_err());
     // A method of the same name, of another type, counts for itself.
-    assert!(Other { name: "s".to_owned().into() }.method().await.is_ok());
+    assert!(
+        Other {
+            name: "s".to_owned().into()
+        }
+        .method()
+        .await
+        .is_ok()
+    );
 }
 
 #[tokio::test]
 async fn costs_and_tiers() {
-    let mut user = User { name: "ann".to_owned(), tier: "" };
+    let mut user = User {
+        name: "ann".to_owned(),
+        tier: "",
+    };
     assert!(search(&user, 4.5).await.is_ok());
     assert!(search(&user, 1.0).await.is_err());
     // Each tier counts apart.
@@ -116,9 +146,13 @@ async fn costs_and_tiers() {
     assert!(search(&user, 0.001).await.is_err());
     user.tier = "very-large";
     assert!(search(&user, 30.0).await.is_ok());
-    let Err(AppError::Limited(bad)) = search(&user, -1.0).await else { panic!("not an error") };
+    let Err(AppError::Limited(bad)) = search(&user, -1.0).await else {
+        panic!("not an error")
+    };
     assert_eq!((bad.status(), bad.verdict().is_none()), (400, true));
-    let Err(AppError::Limited(never)) = search(&user, 51.0).await else { panic!("not limited") };
+    let Err(AppError::Limited(never)) = search(&user, 51.0).await else {
+        panic!("not limited")
+    };
     assert_eq!((never.status(), never.retry_after()), (429, None));
 }
 
@@ -144,21 +178,53 @@ async fn fallible() -> Result<String, StatusCode> {
 
 #[tokio::test]
 async fn handlers() {
-    let router = Router::new().route("/", get(handler)).route("/opaque", get(opaque)).route("/fallible", get(fallible));
-    let ask = async |path: &str| router.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+    let router = Router::new()
+        .route("/", get(handler))
+        .route("/opaque", get(opaque))
+        .route("/fallible", get(fallible));
+    let ask = async |path: &str| {
+        router
+            .clone()
+            .oneshot(Request::get(path).body(Body::empty()).unwrap())
+            .await
+            .unwrap()
+    };
     let first = ask("/?who=ann").await;
     assert_eq!(first.status(), StatusCode::OK);
-    assert_eq!(first.headers()["ratelimit-policy"], r#""attribute.handler";q=1;w=31536000"#);
-    assert_eq!(axum::body::to_bytes(first.into_body(), 1_000).await.unwrap(), "hello ann");
+    assert_eq!(
+        first.headers()["ratelimit-policy"],
+        r#""attribute.handler";q=1;w=31536000"#
+    );
+    assert_eq!(
+        axum::body::to_bytes(first.into_body(), 1_000)
+            .await
+            .unwrap(),
+        "hello ann"
+    );
     let denied = ask("/?who=ann").await;
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(denied.headers()["content-type"], "application/problem+json");
-    assert!(denied.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
-    let problem = axum::body::to_bytes(denied.into_body(), 1_000).await.unwrap();
-    assert_eq!(serde_json::from_slice::<serde_json::Value>(&problem).unwrap()["status"], 429);
+    assert!(
+        denied.headers()["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            >= 1
+    );
+    let problem = axum::body::to_bytes(denied.into_body(), 1_000)
+        .await
+        .unwrap();
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&problem).unwrap()["status"],
+        429
+    );
     assert_eq!(ask("/?who=bob").await.status(), StatusCode::OK);
     assert_eq!(ask("/opaque").await.status(), StatusCode::CREATED);
     assert_eq!(ask("/opaque").await.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(ask("/fallible").await.status(), StatusCode::IM_A_TEAPOT);
-    assert_eq!(ask("/fallible").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        ask("/fallible").await.status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
 }

@@ -25,7 +25,10 @@ fn text(registry: &Registry) -> String {
 
 fn assert_has(text: &str, lines: &[&str]) {
     for line in lines {
-        assert!(text.lines().any(|found| found == *line), "{line} is not in\n{text}");
+        assert!(
+            text.lines().any(|found| found == *line),
+            "{line} is not in\n{text}"
+        );
     }
 }
 
@@ -62,40 +65,69 @@ fn prometheus() {
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_of_a_store_that_fails() {
     let mut redis = RedisServer::start();
-    let book = Book::new().with("api", Rules::new("10/365 days".parse().unwrap())).unwrap();
+    let book = Book::new()
+        .with("api", Rules::new("10/365 days".parse().unwrap()))
+        .unwrap();
     let gate = Gate::connect(&redis.url(), book).await.unwrap();
     let mut registry = Registry::default();
     tidegate::prometheus::register(&mut registry, &gate);
     gate.check("api", "k").await.unwrap();
-    assert_has(&text(&registry), &["tidegate_store_trips_total 1", "tidegate_store_breaker_open 0"]);
+    assert_has(
+        &text(&registry),
+        &[
+            "tidegate_store_trips_total 1",
+            "tidegate_store_breaker_open 0",
+        ],
+    );
     redis.kill();
     for _ in 0..20 {
         gate.check("api", "k").await.unwrap();
     }
     let after = text(&registry);
-    let degraded = |line: &&str| line.starts_with("tidegate_degraded_total") && !line.ends_with(" 0");
+    let degraded =
+        |line: &&str| line.starts_with("tidegate_degraded_total") && !line.ends_with(" 0");
     assert!(after.lines().any(|line| degraded(&line)), "{after}");
-    assert!(after.contains(r#"tidegate_store_latency_seconds{percentile="99"}"#), "{after}");
+    assert!(
+        after.contains(r#"tidegate_store_latency_seconds{percentile="99"}"#),
+        "{after}"
+    );
 }
 
 #[test]
 fn opentelemetry() {
     let gate = gate();
     let exporter = InMemoryMetricExporter::default();
-    let provider = SdkMeterProvider::builder().with_reader(PeriodicReader::builder(exporter.clone()).build()).build();
+    let provider = SdkMeterProvider::builder()
+        .with_reader(PeriodicReader::builder(exporter.clone()).build())
+        .build();
     tidegate::opentelemetry::register(&provider.meter("test"), &gate);
     for _ in 0..12 {
         gate.check("api", "k").now().unwrap();
     }
     provider.force_flush().unwrap();
     let exported = exporter.get_finished_metrics().unwrap();
-    let metrics = exported.iter().flat_map(|resource| resource.scope_metrics()).flat_map(|scope| scope.metrics());
-    let checks = metrics.into_iter().find(|metric| metric.name() == "tidegate_checks").expect("exported");
-    let AggregatedMetrics::U64(MetricData::Sum(sum)) = checks.data() else { panic!("{:?}", checks.data()) };
-    let denied =
-        sum.data_points().find(|point| point.attributes().any(|attribute| attribute.value.as_str() == "denied"));
+    let metrics = exported
+        .iter()
+        .flat_map(|resource| resource.scope_metrics())
+        .flat_map(|scope| scope.metrics());
+    let checks = metrics
+        .into_iter()
+        .find(|metric| metric.name() == "tidegate_checks")
+        .expect("exported");
+    let AggregatedMetrics::U64(MetricData::Sum(sum)) = checks.data() else {
+        panic!("{:?}", checks.data())
+    };
+    let denied = sum.data_points().find(|point| {
+        point
+            .attributes()
+            .any(|attribute| attribute.value.as_str() == "denied")
+    });
     assert_eq!(denied.unwrap().value(), 2);
-    assert!(sum.data_points().all(|point| point.attributes().all(|attribute| attribute.key.as_str() != "key")));
+    assert!(sum.data_points().all(|point| {
+        point
+            .attributes()
+            .all(|attribute| attribute.key.as_str() != "key")
+    }));
 }
 
 /// Counts events, and keeps what they say.
@@ -136,18 +168,28 @@ impl tracing::Subscriber for Heard {
 fn denials_are_events() {
     use tidegate::tower::{Limits, RateLimitLayer, key};
     use tower::{Layer, ServiceExt, service_fn};
-    let layer = RateLimitLayer::new(Limits::memory("1/365 days".parse().unwrap(), key::everybody()));
+    let layer = RateLimitLayer::new(Limits::memory(
+        "1/365 days".parse().unwrap(),
+        key::everybody(),
+    ));
     let service = layer.layer(service_fn(|_: axum::http::Request<()>| async {
         Ok::<_, std::convert::Infallible>(axum::http::Response::new(axum::body::Body::empty()))
     }));
     let heard = std::sync::Arc::new(Heard::default());
     tracing::subscriber::with_default(std::sync::Arc::clone(&heard), || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         for _ in 0..3 {
-            runtime.block_on(service.clone().oneshot(axum::http::Request::new(()))).unwrap();
+            runtime
+                .block_on(service.clone().oneshot(axum::http::Request::new(())))
+                .unwrap();
         }
     });
     let events = heard.0.lock().unwrap();
     assert_eq!(events.len(), 2, "{events:?}");
-    assert!(events[0].contains(r#"policy="default""#) && events[0].contains("message=denied"), "{events:?}");
+    assert!(
+        events[0].contains(r#"policy="default""#) && events[0].contains("message=denied"),
+        "{events:?}"
+    );
 }

@@ -10,7 +10,8 @@ use super::target::Target;
 const CHECK: &str = r#"{"limits": "1000000/second", "key": "k"}"#;
 
 /// Preface and settings of HTTP/2, with a window of 0 for every stream.
-const CLOSED_WINDOWS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0";
+const CLOSED_WINDOWS: &[u8] =
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0";
 
 /// Acknowledgements of pings that were never sent, which a library logs, into a log that nothing reads.
 pub(super) fn log_flood(duration: Duration) -> anyhow::Result<Finding> {
@@ -35,9 +36,14 @@ pub(super) fn log_flood(duration: Duration) -> anyhow::Result<Finding> {
         answered += u64::from(client.post("/v1/check", CHECK)?.status == 200);
     }
     let dropped = target.metric("tidegate_log_lines_dropped_total")?;
-    let figures =
-        format!("{} MB of acks sent, {dropped} log lines dropped, {answered} checks answered", sent / 1_000_000);
-    Ok(Finding { figures, has_held: answered > 0 })
+    let figures = format!(
+        "{} MB of acks sent, {dropped} log lines dropped, {answered} checks answered",
+        sent / 1_000_000
+    );
+    Ok(Finding {
+        figures,
+        has_held: answered > 0,
+    })
 }
 
 /// Batches whose answers the client never takes.
@@ -57,8 +63,14 @@ pub(super) fn closed_windows(duration: Duration) -> anyhow::Result<Finding> {
         most = most.max(target.memory()?.saturating_sub(before));
     }
     let is_served = target.client()?.post("/v1/check", CHECK)?.status == 200;
-    let figures = format!("{} connections with 50 answers each; memory grew by {most} MiB at most", held.len());
-    Ok(Finding { figures, has_held: is_served && most < 256 })
+    let figures = format!(
+        "{} connections with 50 answers each; memory grew by {most} MiB at most",
+        held.len()
+    );
+    Ok(Finding {
+        figures,
+        has_held: is_served && most < 256,
+    })
 }
 
 fn closed_window(address: SocketAddr, body: &[u8]) -> anyhow::Result<TcpStream> {
@@ -68,9 +80,12 @@ fn closed_window(address: SocketAddr, body: &[u8]) -> anyhow::Result<TcpStream> 
     // Its settings, its acknowledgement of ours, and its window.
     stream.read_exact(&mut [0; 9 + 24 + 9 + 13])?;
     let mut block = Vec::new();
-    for (name, value) in
-        [(":method", "POST"), (":scheme", "http"), (":path", "/v1/check:batch"), (":authority", "localhost")]
-    {
+    for (name, value) in [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/v1/check:batch"),
+        (":authority", "localhost"),
+    ] {
         block.extend([0, name.len() as u8]);
         block.extend(name.as_bytes());
         block.push(value.len() as u8);
@@ -94,21 +109,35 @@ fn closed_window(address: SocketAddr, body: &[u8]) -> anyhow::Result<TcpStream> 
 pub(super) fn before_auth(_: Duration) -> anyhow::Result<Finding> {
     let token = std::env::temp_dir().join(format!("tidegate-attack-{}", std::process::id()));
     std::fs::write(&token, "a-token-that-is-long-enough")?;
-    let config = format!("[[token]]\nscopes = [\"check\", \"admin\"]\nfile = \"{}\"\n", token.display());
+    let config = format!(
+        "[[token]]\nscopes = [\"check\", \"admin\"]\nfile = \"{}\"\n",
+        token.display()
+    );
     let target = Target::start(&config);
     std::fs::remove_file(&token)?;
     let target = target?;
     let before = target.memory()?;
-    let large = [&b"*16\r\n$8192\r\n"[..], &[b'x'; 8_192], b"\r\n$8192\r\n", &[b'x'; 8_000]].concat();
+    let large = [
+        &b"*16\r\n$8192\r\n"[..],
+        &[b'x'; 8_192],
+        b"\r\n$8192\r\n",
+        &[b'x'; 8_000],
+    ]
+    .concat();
     let mut held = Vec::new();
     for _ in 0..5_000 {
-        let Ok(mut stream) = TcpStream::connect(target.resp) else { break };
+        let Ok(mut stream) = TcpStream::connect(target.resp) else {
+            break;
+        };
         let _ = stream.write_all(&large);
         held.push(stream);
     }
     let grown = target.memory()?.saturating_sub(before);
     let figures = format!("{} connections; memory grew by {grown} MiB", held.len());
-    Ok(Finding { figures, has_held: grown < 100 })
+    Ok(Finding {
+        figures,
+        has_held: grown < 100,
+    })
 }
 
 /// Heads, bodies and commands that never come whole; beside them a healthy client.
@@ -116,14 +145,19 @@ pub(super) fn stalls(duration: Duration) -> anyhow::Result<Finding> {
     let target = Target::start("")?;
     let kinds: [(SocketAddr, &[u8]); 4] = [
         (target.http, b"POST /v1/check HTT"),
-        (target.http, b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"),
+        (
+            target.http,
+            b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{",
+        ),
         (target.resp, b"*6\r\n$11\r\nCL.THR"),
         (target.http, CLOSED_WINDOWS),
     ];
     let mut held = Vec::new();
     for number in 0..4_000 {
         let (address, bytes) = kinds[number % 4];
-        let Ok(mut stream) = TcpStream::connect(address) else { break };
+        let Ok(mut stream) = TcpStream::connect(address) else {
+            break;
+        };
         let _ = stream.write_all(bytes);
         held.push(stream);
     }
@@ -131,10 +165,19 @@ pub(super) fn stalls(duration: Duration) -> anyhow::Result<Finding> {
     let (started, mut slowest, mut answered) = (Instant::now(), Duration::ZERO, 0_u64);
     while started.elapsed() < duration {
         let asked = Instant::now();
-        anyhow::ensure!(client.post("/v1/check", CHECK)?.status == 200, "a healthy client was refused");
+        anyhow::ensure!(
+            client.post("/v1/check", CHECK)?.status == 200,
+            "a healthy client was refused"
+        );
         slowest = slowest.max(asked.elapsed());
         answered += 1;
     }
-    let figures = format!("{} stalled; {answered} healthy answers, the slowest after {slowest:.1?}", held.len());
-    Ok(Finding { figures, has_held: slowest < Duration::from_secs(1) })
+    let figures = format!(
+        "{} stalled; {answered} healthy answers, the slowest after {slowest:.1?}",
+        held.len()
+    );
+    Ok(Finding {
+        figures,
+        has_held: slowest < Duration::from_secs(1),
+    })
 }

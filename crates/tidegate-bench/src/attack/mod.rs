@@ -32,26 +32,63 @@ pub(super) struct Finding {
 type Attack = fn(Duration) -> anyhow::Result<Finding>;
 
 const ATTACKS: [(&str, Attack); 13] = [
-    ("flood of the client's own policy, each key asked once", floods::own_policy_once),
-    ("flood of the client's own policy, each key asked twice and denied", floods::own_policy_twice),
+    (
+        "flood of the client's own policy, each key asked once",
+        floods::own_policy_once,
+    ),
+    (
+        "flood of the client's own policy, each key asked twice and denied",
+        floods::own_policy_twice,
+    ),
     ("flood of another policy", floods::another_policy),
-    ("flood of limits without a name, over RESP", floods::unnamed_over_resp),
-    ("flood that is not denied: quiet denied keys", floods::quiet_denied_keys),
-    ("flood of policies of eight limits: memory", floods::eight_limits),
+    (
+        "flood of limits without a name, over RESP",
+        floods::unnamed_over_resp,
+    ),
+    (
+        "flood that is not denied: quiet denied keys",
+        floods::quiet_denied_keys,
+    ),
+    (
+        "flood of policies of eight limits: memory",
+        floods::eight_limits,
+    ),
     ("log that is not read, flooded", connections::log_flood),
-    ("HTTP/2 clients with closed windows: memory", connections::closed_windows),
-    ("RESP clients that never authenticate: memory", connections::before_auth),
-    ("stalled connections: the slowest healthy answer", connections::stalls),
-    ("receipts settled again and again on two servers", on_redis::repeated_settlements),
-    ("two configurations on one Redis", on_redis::two_configurations),
-    ("one connection with large batches: others on the same Redis", on_redis::large_batches),
+    (
+        "HTTP/2 clients with closed windows: memory",
+        connections::closed_windows,
+    ),
+    (
+        "RESP clients that never authenticate: memory",
+        connections::before_auth,
+    ),
+    (
+        "stalled connections: the slowest healthy answer",
+        connections::stalls,
+    ),
+    (
+        "receipts settled again and again on two servers",
+        on_redis::repeated_settlements,
+    ),
+    (
+        "two configurations on one Redis",
+        on_redis::two_configurations,
+    ),
+    (
+        "one connection with large batches: others on the same Redis",
+        on_redis::large_batches,
+    ),
 ];
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let duration = Duration::from_secs(options.seconds.max(1));
     let mut failed = 0;
     for (name, attack) in ATTACKS {
-        if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+        if options
+            .only
+            .as_ref()
+            .is_some_and(|only| !name.contains(only.as_str()))
+        {
             continue;
         }
         let finding = attack(duration)?;

@@ -23,7 +23,9 @@ pub(super) fn repeated_settlements(duration: Duration) -> anyhow::Result<Finding
     while started.elapsed() < duration {
         let body = r#"{"policy": "api", "key": "k", "cost": 10, "receipt": true}"#;
         let answer = client.post("/v1/check", body)?.json();
-        let Some(receipt) = answer["receipt"].as_str() else { break };
+        let Some(receipt) = answer["receipt"].as_str() else {
+            break;
+        };
         let settle = format!(r#"{{"receipt": "{receipt}", "cost": 9}}"#);
         receipts += 1;
         settled += std::thread::scope(|scope| {
@@ -31,17 +33,33 @@ pub(super) fn repeated_settlements(duration: Duration) -> anyhow::Result<Finding
             let threads: Vec<_> = (0..8)
                 .map(|number| {
                     scope.spawn(move || {
-                        let answer = targets[number % 2].client().ok()?.post("/v1/settle", settle).ok()?;
+                        let answer = targets[number % 2]
+                            .client()
+                            .ok()?
+                            .post("/v1/settle", settle)
+                            .ok()?;
                         (answer.status == 200).then_some(())
                     })
                 })
                 .collect();
-            threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).count() as u64
+            threads
+                .into_iter()
+                .filter_map(|thread| thread.join().ok().flatten())
+                .count() as u64
         });
     }
-    let left = client.post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)?.json()["remaining"].as_u64();
-    let figures = format!("{receipts} receipts, {} settlements tried, {settled} made; {left:?} left", receipts * 8);
-    Ok(Finding { figures, has_held: settled == receipts && left == Some(1_000_000 - receipts * 9) })
+    let left = client
+        .post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)?
+        .json()["remaining"]
+        .as_u64();
+    let figures = format!(
+        "{receipts} receipts, {} settlements tried, {settled} made; {left:?} left",
+        receipts * 8
+    );
+    Ok(Finding {
+        figures,
+        has_held: settled == receipts && left == Some(1_000_000 - receipts * 9),
+    })
 }
 
 /// A rolling deployment from one burst to another.
@@ -58,24 +76,41 @@ pub(super) fn two_configurations(duration: Duration) -> anyhow::Result<Finding> 
             passed += u64::from(answer.json()["allowed"] == true);
         }
     }
-    let figures = format!("{asked} requests, {passed} passed, at most 120 (one capacity of each configuration)");
-    Ok(Finding { figures, has_held: passed <= 121 })
+    let figures = format!(
+        "{asked} requests, {passed} passed, at most 120 (one capacity of each configuration)"
+    );
+    Ok(Finding {
+        figures,
+        has_held: passed <= 121,
+    })
 }
 
 /// One connection keeps Redis busy; a client of a policy that fails open must not notice.
 pub(super) fn large_batches(duration: Duration) -> anyhow::Result<Finding> {
     let redis = RedisServer::start();
-    let target = Target::start(&format!("{}failure = \"open\"\n", config(&redis, "fixed_window 5/day", "")))?;
-    let limits: Vec<String> = (1..=8).map(|days| format!("sliding_window_log 1000 per {days} days")).collect();
+    let target = Target::start(&format!(
+        "{}failure = \"open\"\n",
+        config(&redis, "fixed_window 5/day", "")
+    ))?;
+    let limits: Vec<String> = (1..=8)
+        .map(|days| format!("sliding_window_log 1000 per {days} days"))
+        .collect();
     let check = |number: u32| format!(r#"{{"limits":"{}","key":"{number}"}}"#, limits.join("; "));
-    let batch = format!(r#"{{"checks":[{}]}}"#, (0..400).map(check).collect::<Vec<_>>().join(","));
+    let batch = format!(
+        r#"{{"checks":[{}]}}"#,
+        (0..400).map(check).collect::<Vec<_>>().join(",")
+    );
     let is_over = AtomicBool::new(false);
     let (asked, passed, degraded, batches) = std::thread::scope(|scope| -> anyhow::Result<_> {
         let attacker = scope.spawn(|| {
             let mut batches = 0_u64;
             while !is_over.load(Ordering::Relaxed) {
-                let Ok(mut client) = target.client() else { break };
-                while !is_over.load(Ordering::Relaxed) && client.post("/v1/check:batch", &batch).is_ok() {
+                let Ok(mut client) = target.client() else {
+                    break;
+                };
+                while !is_over.load(Ordering::Relaxed)
+                    && client.post("/v1/check:batch", &batch).is_ok()
+                {
                     batches += 1;
                 }
             }
@@ -85,7 +120,9 @@ pub(super) fn large_batches(duration: Duration) -> anyhow::Result<Finding> {
         let (mut asked, mut passed, mut degraded) = (0_u64, 0_u64, 0_u64);
         let started = Instant::now();
         while started.elapsed() < duration {
-            let answer = client.post("/v1/check", r#"{"policy": "api", "key": "client"}"#)?.json();
+            let answer = client
+                .post("/v1/check", r#"{"policy": "api", "key": "client"}"#)?
+                .json();
             asked += 1;
             passed += u64::from(answer["allowed"] == true);
             degraded += u64::from(answer["degraded"].is_string());
@@ -97,5 +134,8 @@ pub(super) fn large_batches(duration: Duration) -> anyhow::Result<Finding> {
     let figures = format!(
         "{batches} batches of 400 policies of 8 logs; the client asked {asked} times, passed {passed}, {degraded} degraded"
     );
-    Ok(Finding { figures, has_held: passed <= 5 + asked / 100 })
+    Ok(Finding {
+        figures,
+        has_held: passed <= 5 + asked / 100,
+    })
 }

@@ -31,7 +31,8 @@ impl Target {
 
     /// The same, with a log that nothing reads.
     pub(super) fn start_with_log(config: &str) -> anyhow::Result<Self> {
-        let binary = std::env::var("TIDEGATE_BIN").context("expected to be run by `cargo xtask attack`")?;
+        let binary =
+            std::env::var("TIDEGATE_BIN").context("expected to be run by `cargo xtask attack`")?;
         let folder = Folder::new();
         let path = folder.write("attack.toml", config);
         let mut child = Command::new(binary)
@@ -58,12 +59,25 @@ impl Target {
             }
         }
         let address = |name: &str| -> anyhow::Result<SocketAddr> {
-            let line = greeting.lines().find(|line| line.starts_with(&format!("  {name}")));
-            let text = line.and_then(|line| line.split_whitespace().nth(1)).context("the greeting names addresses")?;
-            Ok(text.trim_start_matches("http://").trim_end_matches("/metrics").parse()?)
+            let line = greeting
+                .lines()
+                .find(|line| line.starts_with(&format!("  {name}")));
+            let text = line
+                .and_then(|line| line.split_whitespace().nth(1))
+                .context("the greeting names addresses")?;
+            Ok(text
+                .trim_start_matches("http://")
+                .trim_end_matches("/metrics")
+                .parse()?)
         };
         let (http, resp, admin) = (address("http")?, address("resp")?, address("admin")?);
-        Ok(Self { child, _folder: folder, http, resp, admin })
+        Ok(Self {
+            child,
+            _folder: folder,
+            http,
+            resp,
+            admin,
+        })
     }
 
     pub(super) fn client(&self) -> anyhow::Result<HttpClient> {
@@ -73,15 +87,23 @@ impl Target {
     /// Resident memory, in MiB.
     pub(super) fn memory(&self) -> anyhow::Result<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id()))?;
-        let pages: u64 = text.split(' ').nth(1).context("statm has fields")?.parse()?;
+        let pages: u64 = text
+            .split(' ')
+            .nth(1)
+            .context("statm has fields")?
+            .parse()?;
         Ok((pages * 4_096) >> 20)
     }
 
     /// The figure of a metric, with its labels.
     pub(super) fn metric(&self, name: &str) -> anyhow::Result<u64> {
         let text = HttpClient::connect(self.admin)?.get("/metrics")?.body;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        Ok(value.with_context(|| format!("there is no metric {name}"))?.parse()?)
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(value
+            .with_context(|| format!("there is no metric {name}"))?
+            .parse()?)
     }
 }
 

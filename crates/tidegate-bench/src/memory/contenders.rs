@@ -38,7 +38,12 @@ pub(super) trait Contender: Sync {
 }
 
 /// Calls `check` on the stream's keys until the time is over.
-fn check_each(stream: &Stream, from: usize, duration: Duration, mut check: impl FnMut(&str)) -> (u64, Duration) {
+fn check_each(
+    stream: &Stream,
+    from: usize,
+    duration: Duration,
+    mut check: impl FnMut(&str),
+) -> (u64, Duration) {
     let mut keys = stream.walk(from);
     let (started, mut checks) = (Instant::now(), 0);
     loop {
@@ -75,8 +80,14 @@ pub(super) struct Tidegate(pub(super) Limiter);
 
 impl Tidegate {
     pub(super) fn new(max_keys: u64) -> Self {
-        let store = MemoryStore::builder().max_keys(max_keys).build().expect("the machine has the memory");
-        Self(Limiter::new(store, POLICY.parse().expect("the policy is one")))
+        let store = MemoryStore::builder()
+            .max_keys(max_keys)
+            .build()
+            .expect("the machine has the memory");
+        Self(Limiter::new(
+            store,
+            POLICY.parse().expect("the policy is one"),
+        ))
     }
 }
 
@@ -119,7 +130,11 @@ impl Contender for TidegateBatch<'_> {
                 requests.clear();
                 requests.extend(keys.by_ref().take(BATCH).map(|key| (key, Cost::ONE)));
                 decisions.clear();
-                self.0.0.check_many(&requests).now_into(&mut decisions).expect("keys");
+                self.0
+                    .0
+                    .check_many(&requests)
+                    .now_into(&mut decisions)
+                    .expect("keys");
                 black_box(&decisions);
             }
             checks += CHUNK as u64;
@@ -131,15 +146,22 @@ impl Contender for TidegateBatch<'_> {
     }
 }
 
-type Governor<K, H> =
-    RateLimiter<K, DashMapStateStore<K, H>, DefaultClock, NoOpMiddleware<governor::clock::QuantaInstant>>;
+type Governor<K, H> = RateLimiter<
+    K,
+    DashMapStateStore<K, H>,
+    DefaultClock,
+    NoOpMiddleware<governor::clock::QuantaInstant>,
+>;
 
 /// governor as it is most used: String keys, its own DashMap and clock; the key is copied into a buffer that is reused.
 pub(super) struct GovernorDashMap(pub(super) Governor<String, std::hash::RandomState>);
 
 impl GovernorDashMap {
     pub(super) fn new() -> Self {
-        Self(RateLimiter::dashmap_with_hasher(quota(), std::hash::RandomState::new()))
+        Self(RateLimiter::dashmap_with_hasher(
+            quota(),
+            std::hash::RandomState::new(),
+        ))
     }
 }
 
@@ -169,7 +191,10 @@ pub(super) struct GovernorTuned(Governor<[u8; 16], ahash::RandomState>);
 
 impl GovernorTuned {
     pub(super) fn new() -> Self {
-        Self(RateLimiter::dashmap_with_hasher(quota(), ahash::RandomState::new()))
+        Self(RateLimiter::dashmap_with_hasher(
+            quota(),
+            ahash::RandomState::new(),
+        ))
     }
 }
 

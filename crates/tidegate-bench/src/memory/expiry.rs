@@ -14,7 +14,10 @@ const EXPIRING: u64 = 1_000_000;
 const RUN: Duration = Duration::from_secs(8);
 
 pub(super) fn measure() {
-    let store = MemoryStore::builder().max_keys(LIVE + EXPIRING).build().expect("the machine has the memory");
+    let store = MemoryStore::builder()
+        .max_keys(LIVE + EXPIRING)
+        .build()
+        .expect("the machine has the memory");
     let long = Limiter::new(store, "1_000/day burst=1_000".parse().expect("a policy"));
     let short = long.with_policy("2/second".parse().expect("a policy"));
     for number in 0..LIVE {
@@ -22,19 +25,37 @@ pub(super) fn measure() {
     }
     let quiet = run(&long, &long, RUN);
     for number in 0..EXPIRING {
-        black_box(short.check(&format!("short:{number}")).now().expect("a key"));
+        black_box(
+            short
+                .check(&format!("short:{number}"))
+                .now()
+                .expect("a key"),
+        );
     }
     let before = long.store().stats();
     let busy = run(&long, &short, RUN);
     let after = long.store().stats();
-    let (expired, evicted) = (after.expiries - before.expiries, after.evictions - before.evictions);
-    println!("\nA8: 5M keys; meanwhile {expired} expired and were forgotten, {evicted} were dropped.");
+    let (expired, evicted) = (
+        after.expiries - before.expiries,
+        after.evictions - before.evictions,
+    );
+    println!(
+        "\nA8: 5M keys; meanwhile {expired} expired and were forgotten, {evicted} were dropped."
+    );
     println!("Bars: slowest check 1 ms; slowest 100 ms 0.5 of the median.\n");
-    println!("| while | slowest check | 99.99 % of checks below | slowest 100 ms / median |\n|---|---:|---:|---:|");
+    println!(
+        "| while | slowest check | 99.99 % of checks below | slowest 100 ms / median |\n|---|---:|---:|---:|"
+    );
     for (name, figures) in [("nothing expires", quiet), ("a million expire", busy)] {
         let spread = Spread::of(&figures.rates);
-        let (slowest, most) = (figures.slowest.as_nanos() as f64 / 1e3, figures.nearly_all.as_nanos() as f64 / 1e3);
-        println!("| {name} | {slowest:.0} µs | {most:.1} µs | {:.2} |", spread.least / spread.median);
+        let (slowest, most) = (
+            figures.slowest.as_nanos() as f64 / 1e3,
+            figures.nearly_all.as_nanos() as f64 / 1e3,
+        );
+        println!(
+            "| {name} | {slowest:.0} µs | {most:.1} µs | {:.2} |",
+            spread.least / spread.median
+        );
     }
 }
 
@@ -69,5 +90,9 @@ fn run(limiter: &Limiter, newcomers: &Limiter, duration: Duration) -> Figures {
     }
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    Figures { slowest: at(1.0), nearly_all: at(0.9999), rates: samples }
+    Figures {
+        slowest: at(1.0),
+        nearly_all: at(0.9999),
+        rates: samples,
+    }
 }

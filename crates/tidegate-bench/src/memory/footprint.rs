@@ -14,8 +14,10 @@ pub(super) fn measure() -> anyhow::Result<()> {
     );
     println!("| contender | 1M | 5M |\n|---|---:|---:|");
     for contender in ["tidegate", "governor", "governor-tuned"] {
-        let figures: Vec<String> =
-            KEYS.iter().map(|keys| in_own_process(contender, *keys)).collect::<Result<_, _>>()?;
+        let figures: Vec<String> = KEYS
+            .iter()
+            .map(|keys| in_own_process(contender, *keys))
+            .collect::<Result<_, _>>()?;
         println!("| {contender} | {} |", figures.join(" | "));
     }
     Ok(())
@@ -23,7 +25,9 @@ pub(super) fn measure() -> anyhow::Result<()> {
 
 fn in_own_process(contender: &str, keys: u64) -> anyhow::Result<String> {
     let program = std::env::current_exe()?;
-    let output = Command::new(program).args(["memory", "--footprint", contender, &keys.to_string()]).output()?;
+    let output = Command::new(program)
+        .args(["memory", "--footprint", contender, &keys.to_string()])
+        .output()?;
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
@@ -42,7 +46,11 @@ pub(super) fn print_own(contender: &str, keys: u64) -> anyhow::Result<()> {
 }
 
 fn resident() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").context("resident memory is read from Linux' /proc")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let status = std::fs::read_to_string("/proc/self/status")
+        .context("resident memory is read from Linux' /proc")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1_024)
 }

@@ -7,7 +7,12 @@ use super::contenders::Contender;
 use super::stream::Stream;
 
 /// Millions of checks a second, of all threads together, for one sample.
-pub(super) fn sample(contender: &dyn Contender, streams: &[Stream], round: usize, duration: Duration) -> f64 {
+pub(super) fn sample(
+    contender: &dyn Contender,
+    streams: &[Stream],
+    round: usize,
+    duration: Duration,
+) -> f64 {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let barrier = Barrier::new(streams.len());
     let rates: Vec<f64> = std::thread::scope(|scope| {
@@ -25,7 +30,10 @@ pub(super) fn sample(contender: &dyn Contender, streams: &[Stream], round: usize
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("a measurement does not panic")).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a measurement does not panic"))
+            .collect()
     });
     rates.iter().sum()
 }

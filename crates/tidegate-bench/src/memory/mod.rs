@@ -41,30 +41,101 @@ struct Row {
     batch_bar: Option<f64>,
 }
 
-const fn row(name: &'static str, draw: Draw, keys: u64, threads: usize, bar: f64, batch_bar: Option<f64>) -> Row {
-    Row { name, draw, keys, threads, bar, batch_bar }
+const fn row(
+    name: &'static str,
+    draw: Draw,
+    keys: u64,
+    threads: usize,
+    bar: f64,
+    batch_bar: Option<f64>,
+) -> Row {
+    Row {
+        name,
+        draw,
+        keys,
+        threads,
+        bar,
+        batch_bar,
+    }
 }
 
 const MILLION: u64 = 1_000_000;
 const ROWS: [Row; 9] = [
     row("A4 hot key, 1 thread", Draw::Uniform, 1, 1, 2.2, None),
     row("A4 hot key, 2 threads", Draw::Uniform, 1, 2, 1.5, None),
-    row("A3 1k uniform, 1 thread", Draw::Uniform, 1_000, 1, 2.0, None),
-    row("A3 1k uniform, 2 threads", Draw::Uniform, 1_000, 2, 1.6, None),
-    row("A1 A5 1M Zipf, 1 thread", Draw::Zipf, MILLION, 1, 4.0, Some(8.0)),
-    row("A1 A5 1M Zipf, 2 threads", Draw::Zipf, MILLION, 2, 4.0, Some(8.0)),
-    row("A2 A5 1M uniform, 1 thread", Draw::Uniform, MILLION, 1, 4.0, Some(8.0)),
-    row("A2 A5 1M uniform, 2 threads", Draw::Uniform, MILLION, 2, 4.0, Some(8.0)),
-    row("A7 5M uniform, 1 thread", Draw::Uniform, 5 * MILLION, 1, 1.0 / 0.3, None),
+    row(
+        "A3 1k uniform, 1 thread",
+        Draw::Uniform,
+        1_000,
+        1,
+        2.0,
+        None,
+    ),
+    row(
+        "A3 1k uniform, 2 threads",
+        Draw::Uniform,
+        1_000,
+        2,
+        1.6,
+        None,
+    ),
+    row(
+        "A1 A5 1M Zipf, 1 thread",
+        Draw::Zipf,
+        MILLION,
+        1,
+        4.0,
+        Some(8.0),
+    ),
+    row(
+        "A1 A5 1M Zipf, 2 threads",
+        Draw::Zipf,
+        MILLION,
+        2,
+        4.0,
+        Some(8.0),
+    ),
+    row(
+        "A2 A5 1M uniform, 1 thread",
+        Draw::Uniform,
+        MILLION,
+        1,
+        4.0,
+        Some(8.0),
+    ),
+    row(
+        "A2 A5 1M uniform, 2 threads",
+        Draw::Uniform,
+        MILLION,
+        2,
+        4.0,
+        Some(8.0),
+    ),
+    row(
+        "A7 5M uniform, 1 thread",
+        Draw::Uniform,
+        5 * MILLION,
+        1,
+        1.0 / 0.3,
+        None,
+    ),
 ];
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if let [contender, keys] = options.footprint.as_slice() {
         return footprint::print_own(contender, keys.parse()?);
     }
-    println!("Millions of checks a second: median (least-most) of {} interleaved rounds.", options.rounds);
-    println!("Policy: {}; ratios are of each round, to governor dashmap.\n", contenders::POLICY);
-    println!("| row | contender | Mops | ns a check and thread | ratio | bar |\n|---|---|---:|---:|---:|---:|");
+    println!(
+        "Millions of checks a second: median (least-most) of {} interleaved rounds.",
+        options.rounds
+    );
+    println!(
+        "Policy: {}; ratios are of each round, to governor dashmap.\n",
+        contenders::POLICY
+    );
+    println!(
+        "| row | contender | Mops | ns a check and thread | ratio | bar |\n|---|---|---:|---:|---:|---:|"
+    );
     for row in ROWS.iter().filter(|row| row.name.contains(&options.only)) {
         measure_row(row, options);
     }
@@ -78,10 +149,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn measure_row(row: &Row, options: &Options) {
-    let streams: Vec<Stream> =
-        (0..row.threads).map(|index| Stream::draw(row.draw, row.keys, 42 + index as u64)).collect();
+    let streams: Vec<Stream> = (0..row.threads)
+        .map(|index| Stream::draw(row.draw, row.keys, 42 + index as u64))
+        .collect();
     let tidegate = Tidegate::new(row.keys.max(MILLION));
-    let (governor, tuned, batch) = (GovernorDashMap::new(), GovernorTuned::new(), TidegateBatch(&tidegate));
+    let (governor, tuned, batch) = (
+        GovernorDashMap::new(),
+        GovernorTuned::new(),
+        TidegateBatch(&tidegate),
+    );
     let contenders: [&dyn Contender; 5] = [&governor, &tidegate, &batch, &tuned, &Harness];
     for contender in contenders {
         contender.fill(row.keys);
@@ -89,7 +165,12 @@ fn measure_row(row: &Row, options: &Options) {
     let mut figures = vec![Vec::new(); contenders.len()];
     for round in 0..options.rounds {
         for (contender, figures) in contenders.iter().zip(&mut figures) {
-            figures.push(sample(*contender, &streams, round, Duration::from_millis(options.sample_ms)));
+            figures.push(sample(
+                *contender,
+                &streams,
+                round,
+                Duration::from_millis(options.sample_ms),
+            ));
         }
     }
     for (index, (contender, figure)) in contenders.iter().zip(&figures).enumerate() {
@@ -99,9 +180,17 @@ fn measure_row(row: &Row, options: &Options) {
             _ => None,
         };
         let (rate, ratio) = (Spread::of(figure), Spread::of_ratios(figure, &figures[0]));
-        let verdict =
-            bar.map_or(String::new(), |bar| format!("{bar:.1}{}", if ratio.median >= bar { "" } else { " missed" }));
+        let verdict = bar.map_or(String::new(), |bar| {
+            format!(
+                "{bar:.1}{}",
+                if ratio.median >= bar { "" } else { " missed" }
+            )
+        });
         let ns = 1e3 * row.threads as f64 / rate.median;
-        println!("| {} | {} | {rate} | {ns:.0} | {ratio} | {verdict} |", row.name, contender.name());
+        println!(
+            "| {} | {} | {rate} | {ns:.0} | {ratio} | {verdict} |",
+            row.name,
+            contender.name()
+        );
     }
 }

@@ -33,14 +33,21 @@ impl Stream {
             bytes.extend_from_slice(key(number).as_bytes());
             ends.push(u32::try_from(bytes.len()).expect("a stream of a million keys is small"));
         }
-        Self { bytes: bytes.into(), ends: ends.into() }
+        Self {
+            bytes: bytes.into(),
+            ends: ends.into(),
+        }
     }
 
     /// Walks from somewhere on, without end.
     pub(super) fn walk(&self, from: usize) -> impl Iterator<Item = &str> {
         let text = std::str::from_utf8(&self.bytes).expect("keys are text");
         let mut at = from % self.ends.len();
-        let mut start = if at == 0 { 0 } else { self.ends[at - 1] as usize };
+        let mut start = if at == 0 {
+            0
+        } else {
+            self.ends[at - 1] as usize
+        };
         std::iter::from_fn(move || {
             if at == self.ends.len() {
                 (at, start) = (0, 0);

@@ -22,7 +22,8 @@ pub(super) fn measure(server: &RedisServer) -> anyhow::Result<()> {
     for (policy, keys, requests, bar) in ROWS {
         server.command(&["FLUSHALL"]);
         // Room for all keys is made before: a table that doubles on the way is not the keys'.
-        let limiter = Limiter::connect_blocking(&format!("{}?timeout=10s", server.url()), policy.parse()?)?;
+        let limiter =
+            Limiter::connect_blocking(&format!("{}?timeout=10s", server.url()), policy.parse()?)?;
         let before = used_memory(server)?;
         for _ in 0..requests {
             let batch: Vec<(String, u64)> = (0..keys).map(|key| (name_of(key), 1)).collect();
@@ -31,7 +32,10 @@ pub(super) fn measure(server: &RedisServer) -> anyhow::Result<()> {
             }
         }
         let bytes = used_memory(server)?.saturating_sub(before) / keys as u64;
-        println!("| {policy} | {requests} | {bytes} | {bar}{} |", if bytes <= bar { "" } else { " missed" });
+        println!(
+            "| {policy} | {requests} | {bytes} | {bar}{} |",
+            if bytes <= bar { "" } else { " missed" }
+        );
     }
     server.command(&["FLUSHALL"]);
     Ok(())
@@ -42,6 +46,9 @@ fn used_memory(server: &RedisServer) -> anyhow::Result<u64> {
         Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         other => anyhow::bail!("INFO answers {other:?}"),
     };
-    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:")).context("INFO has used_memory")?;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"))
+        .context("INFO has used_memory")?;
     Ok(line.trim().parse()?)
 }

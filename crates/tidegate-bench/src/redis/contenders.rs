@@ -22,15 +22,17 @@ pub(super) enum Contender {
         shape: (Vec<u8>, Vec<u8>),
     },
     /// The least that a counter can do.
-    Incr {
-        connection: MultiplexedConnection,
-    },
+    Incr { connection: MultiplexedConnection },
 }
 
 impl Contender {
     pub(super) async fn tidegate(url: &str, policy: &str) -> anyhow::Result<Self> {
         let limiter = Limiter::connect(url, policy.parse()?).await?;
-        let name = if url.contains("deny_cache=0") { "tidegate, no deny cache" } else { "tidegate" };
+        let name = if url.contains("deny_cache=0") {
+            "tidegate, no deny cache"
+        } else {
+            "tidegate"
+        };
         if policy == MOSTLY_DENIED {
             for key in (0..DENIED_KEYS).filter(|key| key % 10 != 0) {
                 limiter.check(&name_of(key)).cost(1_000_000).await?;
@@ -44,15 +46,28 @@ impl Contender {
         let plan = RedisStore::connect(url).await?.plan(&policy, "");
         let (script, words) = plan.raw_call(Key::new(b"KEY")?);
         let mut connection = connect(url).await?;
-        let _sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await?;
+        let _sha: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(script)
+            .query_async(&mut connection)
+            .await?;
         let key = words.get(3).context("a call has a key")?;
-        let at = key.windows(3).position(|three| three == b"KEY").context("the key is in it")?;
+        let at = key
+            .windows(3)
+            .position(|three| three == b"KEY")
+            .context("the key is in it")?;
         let shape = (key[..at].to_vec(), key[at + 3..].to_vec());
-        Ok(Self::Raw { connection, words, shape })
+        Ok(Self::Raw {
+            connection,
+            words,
+            shape,
+        })
     }
 
     pub(super) async fn incr(url: &str) -> anyhow::Result<Self> {
-        Ok(Self::Incr { connection: connect(url).await? })
+        Ok(Self::Incr {
+            connection: connect(url).await?,
+        })
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -68,9 +83,17 @@ impl Contender {
         match self {
             Self::Tidegate { limiter, .. } => {
                 let decision = limiter.check(key).await.expect("a key and a cost");
-                assert_eq!(decision.degraded(), None, "Redis did not answer in time: the figure would mean nothing");
+                assert_eq!(
+                    decision.degraded(),
+                    None,
+                    "Redis did not answer in time: the figure would mean nothing"
+                );
             }
-            Self::Raw { connection, words, shape } => {
+            Self::Raw {
+                connection,
+                words,
+                shape,
+            } => {
                 let mut command = redis::Cmd::with_capacity(words.len(), 300);
                 for (index, word) in words.iter().enumerate() {
                     if index == 3 {
@@ -79,11 +102,17 @@ impl Contender {
                         command.arg(word.as_slice());
                     }
                 }
-                let value = connection.send_packed_command(&command).await.expect("Redis answers");
+                let value = connection
+                    .send_packed_command(&command)
+                    .await
+                    .expect("Redis answers");
                 assert!(value.extract_error().is_ok(), "the script answers");
             }
             Self::Incr { connection } => {
-                let value = connection.send_packed_command(redis::cmd("INCR").arg(key)).await.expect("Redis answers");
+                let value = connection
+                    .send_packed_command(redis::cmd("INCR").arg(key))
+                    .await
+                    .expect("Redis answers");
                 assert!(value.extract_error().is_ok(), "INCR answers");
             }
         }
@@ -99,6 +128,10 @@ async fn connect(url: &str) -> anyhow::Result<MultiplexedConnection> {
     use redis::IntoConnectionInfo;
     let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
     let client = redis::Client::open(url.into_connection_info()?.set_tcp_settings(tcp))?;
-    let config = redis::AsyncConnectionConfig::new().set_pipeline_buffer_size(1_024).set_response_timeout(None);
-    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+    let config = redis::AsyncConnectionConfig::new()
+        .set_pipeline_buffer_size(1_024)
+        .set_response_timeout(None);
+    Ok(client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?)
 }

@@ -17,7 +17,12 @@ pub(super) struct Sample {
 }
 
 /// Lets so many callers ask for so long, keys drawn evenly.
-pub(super) async fn sample(contender: &Contender, callers: usize, keys: usize, duration: Duration) -> Sample {
+pub(super) async fn sample(
+    contender: &Contender,
+    callers: usize,
+    keys: usize,
+    duration: Duration,
+) -> Sample {
     let local = tokio::task::LocalSet::new();
     let latencies = Rc::new(RefCell::new(Vec::with_capacity(1 << 16)));
     let count = Rc::new(Cell::new(0_u64));
@@ -33,7 +38,9 @@ pub(super) async fn sample(contender: &Contender, callers: usize, keys: usize, d
             while asked < end {
                 contender.check(&names[random.usize(..names.len())]).await;
                 let answered = Instant::now();
-                latencies.borrow_mut().push((answered - asked).as_nanos() as u32);
+                latencies
+                    .borrow_mut()
+                    .push((answered - asked).as_nanos() as u32);
                 count.set(count.get() + 1);
                 asked = answered;
             }
@@ -43,6 +50,11 @@ pub(super) async fn sample(contender: &Contender, callers: usize, keys: usize, d
     let elapsed = started.elapsed();
     let mut latencies = latencies.borrow_mut();
     latencies.sort_unstable();
-    let quantile = |part: f64| f64::from(latencies[((latencies.len() - 1) as f64 * part) as usize]) / 1e3;
-    Sample { rate: count.get() as f64 / elapsed.as_secs_f64(), p50: quantile(0.5), p99: quantile(0.99) }
+    let quantile =
+        |part: f64| f64::from(latencies[((latencies.len() - 1) as f64 * part) as usize]) / 1e3;
+    Sample {
+        rate: count.get() as f64 / elapsed.as_secs_f64(),
+        p50: quantile(0.5),
+        p99: quantile(0.99),
+    }
 }

@@ -50,11 +50,17 @@ const KEYS: usize = 10_000;
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let server = RedisServer::start();
     pin(&server)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     if let Some(core) = core_affinity::get_core_ids().unwrap_or_default().get(1) {
         core_affinity::set_for_current(*core);
     }
-    let bench = Bench { options, server: &server, runtime };
+    let bench = Bench {
+        options,
+        server: &server,
+        runtime,
+    };
     // Each row starts with an empty Redis: what others left behind expires at their expense.
     let wants = |row: &str| {
         let is_wanted = row.contains(&*options.only);
@@ -71,7 +77,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         "| row | contender | checks/s (thousands) | p50 µs | p99 µs | ratio | bar |\n|---|---|---:|---:|---:|---:|---:|"
     );
     for policy in GENEROUS {
-        let name = format!("C1 64 callers, {}", policy.split(' ').next().unwrap_or_default());
+        let name = format!(
+            "C1 64 callers, {}",
+            policy.split(' ').next().unwrap_or_default()
+        );
         if wants(&name) {
             let contenders = [bench.raw(policy)?, bench.tidegate(policy, "")?];
             bench.row(&name, &contenders, 64, KEYS, By::Rate, Some(0.95));
@@ -79,17 +88,34 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
     if wants("C2 a lone caller") {
         let contenders = [bench.incr()?, bench.raw(GCRA)?, bench.tidegate(GCRA, "")?];
-        bench.row("C2 a lone caller", &contenders, 1, KEYS, By::Latency, Some(1.25));
+        bench.row(
+            "C2 a lone caller",
+            &contenders,
+            1,
+            KEYS,
+            By::Latency,
+            Some(1.25),
+        );
     }
     if wants("D1 256 callers") {
         let contenders = [bench.raw(GCRA)?, bench.tidegate(GCRA, "")?];
-        bench.row("D1 256 callers", &contenders, 256, KEYS, By::Rate, Some(2.0));
+        bench.row(
+            "D1 256 callers",
+            &contenders,
+            256,
+            KEYS,
+            By::Rate,
+            Some(2.0),
+        );
     }
     for (callers, keys) in [(1, 1_000), (64, 1_000), (64, KEYS)] {
         let name = format!("D3 90 % denied, {callers} callers, {keys} keys");
         if wants(&name) {
             let policy = contenders::MOSTLY_DENIED;
-            let contenders = [bench.tidegate(policy, "&deny_cache=0")?, bench.tidegate(policy, "")?];
+            let contenders = [
+                bench.tidegate(policy, "&deny_cache=0")?,
+                bench.tidegate(policy, "")?,
+            ];
             bench.row(&name, &contenders, callers, keys, By::Rate, Some(6.0));
         }
     }
@@ -105,8 +131,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 /// The server has the first core for itself.
 fn pin(server: &RedisServer) -> anyhow::Result<()> {
     let pid = server.pid().to_string();
-    let output = std::process::Command::new("taskset").args(["-a", "-cp", "0", &pid]).output()?;
-    anyhow::ensure!(output.status.success(), "taskset: {}", String::from_utf8_lossy(&output.stderr));
+    let output = std::process::Command::new("taskset")
+        .args(["-a", "-cp", "0", &pid])
+        .output()?;
+    anyhow::ensure!(
+        output.status.success(),
+        "taskset: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(())
 }
 
@@ -127,11 +159,15 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn tidegate(&self, policy: &str, query: &str) -> anyhow::Result<Contender> {
-        self.runtime.block_on(Contender::tidegate(&format!("{}?timeout=10s{query}", self.server.url()), policy))
+        self.runtime.block_on(Contender::tidegate(
+            &format!("{}?timeout=10s{query}", self.server.url()),
+            policy,
+        ))
     }
 
     fn raw(&self, policy: &str) -> anyhow::Result<Contender> {
-        self.runtime.block_on(Contender::raw(&self.server.url(), policy))
+        self.runtime
+            .block_on(Contender::raw(&self.server.url(), policy))
     }
 
     fn incr(&self) -> anyhow::Result<Contender> {
@@ -140,11 +176,20 @@ impl Bench<'_> {
 
     fn sample(&self, contender: &Contender, callers: usize, keys: usize) -> Sample {
         let duration = Duration::from_millis(self.options.sample_ms);
-        self.runtime.block_on(sample(contender, callers, keys, duration))
+        self.runtime
+            .block_on(sample(contender, callers, keys, duration))
     }
 
     /// The first contender is what the others are compared with.
-    fn row(&self, name: &str, contenders: &[Contender], callers: usize, keys: usize, by: By, bar: Option<f64>) {
+    fn row(
+        &self,
+        name: &str,
+        contenders: &[Contender],
+        callers: usize,
+        keys: usize,
+        by: By,
+        bar: Option<f64>,
+    ) {
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); contenders.len()];
         for contender in contenders {
             self.sample(contender, callers, keys);
@@ -154,18 +199,38 @@ impl Bench<'_> {
                 samples.push(self.sample(contender, callers, keys));
             }
         }
-        let figure = |samples: &[Sample], of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
-        let compared: fn(&Sample) -> f64 = if by == By::Rate { |sample| sample.rate } else { |sample| sample.p50 };
-        let base = samples.first().map(|samples| figure(samples, compared)).unwrap_or_default();
+        let figure = |samples: &[Sample], of: fn(&Sample) -> f64| {
+            samples.iter().map(of).collect::<Vec<f64>>()
+        };
+        let compared: fn(&Sample) -> f64 = if by == By::Rate {
+            |sample| sample.rate
+        } else {
+            |sample| sample.p50
+        };
+        let base = samples
+            .first()
+            .map(|samples| figure(samples, compared))
+            .unwrap_or_default();
         for (index, (contender, samples)) in contenders.iter().zip(&samples).enumerate() {
             let rate = Spread::of(&figure(samples, |sample| sample.rate / 1e3));
             let ratio = Spread::of_ratios(&figure(samples, compared), &base);
             let p50 = Spread::of(&figure(samples, |sample| sample.p50)).median;
             let p99 = Spread::of(&figure(samples, |sample| sample.p99)).median;
-            let is_met = |bar: f64| if by == By::Rate { ratio.median >= bar } else { ratio.median <= bar };
+            let is_met = |bar: f64| {
+                if by == By::Rate {
+                    ratio.median >= bar
+                } else {
+                    ratio.median <= bar
+                }
+            };
             let bar = bar.filter(|_| index + 1 == contenders.len());
-            let verdict = bar.map_or(String::new(), |bar| format!("{bar}{}", if is_met(bar) { "" } else { " missed" }));
-            println!("| {name} | {} | {rate} | {p50:.0} | {p99:.0} | {ratio} | {verdict} |", contender.name());
+            let verdict = bar.map_or(String::new(), |bar| {
+                format!("{bar}{}", if is_met(bar) { "" } else { " missed" })
+            });
+            println!(
+                "| {name} | {} | {rate} | {p50:.0} | {p99:.0} | {ratio} | {verdict} |",
+                contender.name()
+            );
         }
     }
 }

@@ -23,8 +23,18 @@ const PEERS: [Peer; 3] = [
         script: "rate_limiter_flexible.mjs",
         bar: 1.3,
     },
-    Peer { name: "limits 5.8.0, redis-py 7.4.1", program: "python3", script: "limits_async.py", bar: 8.0 },
-    Peer { name: "throttled-py 3.5.0", program: "python3", script: "throttled_async.py", bar: 8.0 },
+    Peer {
+        name: "limits 5.8.0, redis-py 7.4.1",
+        program: "python3",
+        script: "limits_async.py",
+        bar: 8.0,
+    },
+    Peer {
+        name: "throttled-py 3.5.0",
+        program: "python3",
+        script: "throttled_async.py",
+        bar: 8.0,
+    },
 ];
 
 /// How long a peer's sample lasts, in seconds: it has to start first.
@@ -43,15 +53,24 @@ pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<()> {
             own.push(bench.sample(&ours, 64, KEYS).rate / 1e3);
         }
         let ratio = Spread::of_ratios(&own, &theirs);
-        let verdict = if ratio.median >= peer.bar { "" } else { " missed" };
+        let verdict = if ratio.median >= peer.bar {
+            ""
+        } else {
+            " missed"
+        };
         let (theirs, own) = (Spread::of(&theirs), Spread::of(&own));
-        println!("| {} | {theirs} | {own} | {ratio} | {}{verdict} |", peer.name, peer.bar);
+        println!(
+            "| {} | {theirs} | {own} | {ratio} | {}{verdict} |",
+            peer.name, peer.bar
+        );
     }
     Ok(())
 }
 
 fn run(peer: &Peer, folder: &Path, port: u16) -> anyhow::Result<f64> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(peer.script);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("peers")
+        .join(peer.script);
     let output = Command::new("taskset")
         .args(["-c", "1", peer.program])
         .arg(script)
@@ -59,8 +78,16 @@ fn run(peer: &Peer, folder: &Path, port: u16) -> anyhow::Result<f64> {
         .env("PEERS", folder)
         .env("PYTHONPATH", folder.join("py"))
         .output()?;
-    ensure!(output.status.success(), "{}: {}", peer.name, String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().parse().with_context(|| format!("{} tells no figure", peer.name))
+    ensure!(
+        output.status.success(),
+        "{}: {}",
+        peer.name,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .with_context(|| format!("{} tells no figure", peer.name))
 }
 
 /// Fetches the peers, once, into the target folder.
@@ -68,17 +95,30 @@ fn installed() -> anyhow::Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers");
     std::fs::create_dir_all(&folder)?;
     if !folder.join("node_modules/rate-limiter-flexible").exists() {
-        fetch("npm install --silent --no-fund --prefix . rate-limiter-flexible@11.4.0 ioredis@6.0.0", &folder)?;
+        fetch(
+            "npm install --silent --no-fund --prefix . rate-limiter-flexible@11.4.0 ioredis@6.0.0",
+            &folder,
+        )?;
     }
     if !folder.join("py/throttled").exists() {
-        fetch("python3 -m pip install --quiet --target py limits==5.8.0 redis==7.4.1 throttled-py==3.5.0", &folder)?;
+        fetch(
+            "python3 -m pip install --quiet --target py limits==5.8.0 redis==7.4.1 throttled-py==3.5.0",
+            &folder,
+        )?;
     }
     Ok(folder)
 }
 
 fn fetch(command: &str, folder: &Path) -> anyhow::Result<()> {
     eprintln!("> {command}");
-    let status = Command::new("sh").args(["-c", command]).current_dir(folder).stdout(Stdio::null()).status()?;
-    ensure!(status.success(), "could not fetch the peers; --no-peers goes on without");
+    let status = Command::new("sh")
+        .args(["-c", command])
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .status()?;
+    ensure!(
+        status.success(),
+        "could not fetch the peers; --no-peers goes on without"
+    );
     Ok(())
 }

@@ -19,9 +19,15 @@ impl Server {
     fn start(program: &Path, arguments: &[&str], port: u16) -> anyhow::Result<Self> {
         let mut command = Command::new("taskset");
         command.args(["-c", "0"]).arg(program).args(arguments);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
         let server = Self { child };
-        let is_up = wait_for(Duration::from_secs(10), || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let is_up = wait_for(Duration::from_secs(10), || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
         ensure!(is_up, "{} does not listen on {port}", program.display());
         Ok(server)
     }
@@ -67,11 +73,18 @@ impl Contenders {
             "error",
         ];
         let crab = Server::start(&throttlecrab()?, &crab_arguments, crab_http)?;
-        let ours = std::env::var_os("TIDEGATE_BIN").context("TIDEGATE_BIN: `cargo xtask bench server` sets it")?;
+        let ours = std::env::var_os("TIDEGATE_BIN")
+            .context("TIDEGATE_BIN: `cargo xtask bench server` sets it")?;
         let (resp_text, http_text) = (format!("127.0.0.1:{resp}"), format!("127.0.0.1:{http}"));
-        let arguments = ["serve", "--resp", &resp_text, "--http", &http_text, "--admin", "off"];
+        let arguments = [
+            "serve", "--resp", &resp_text, "--http", &http_text, "--admin", "off",
+        ];
         let tidegate = Server::start(Path::new(&ours), &arguments, http)?;
-        Ok(Self { redis: (redis_server, redis), crab: (crab, crab_resp, crab_http), tidegate: (tidegate, resp, http) })
+        Ok(Self {
+            redis: (redis_server, redis),
+            crab: (crab, crab_resp, crab_http),
+            tidegate: (tidegate, resp, http),
+        })
     }
 
     /// Who takes part in a row: over RESP with a pipeline so long, or over HTTP.
@@ -79,25 +92,69 @@ impl Contenders {
         let (redis, redis_port) = &self.redis;
         let (crab, crab_resp, crab_http) = &self.crab;
         let (tidegate, own_resp, http) = &self.tidegate;
-        let load = |name, server: &Server, client| Load { name, pid: server.pid(), client };
+        let load = |name, server: &Server, client| Load {
+            name,
+            pid: server.pid(),
+            client,
+        };
         let Some(pipeline) = pipeline else {
-            let crab_body = r#"{"key":"KEY","max_burst":1000000,"count_per_period":1000000,"period":60}"#;
+            let crab_body =
+                r#"{"key":"KEY","max_burst":1000000,"count_per_period":1000000,"period":60}"#;
             let body = r#"{"limits":"gcra 1000000/minute","key":"KEY"}"#;
             return vec![
-                load(super::CRAB, crab, Client::Http { port: *crab_http, path: "/throttle", body: crab_body }),
-                load("tidegate", tidegate, Client::Http { port: *http, path: "/v1/check", body }),
+                load(
+                    super::CRAB,
+                    crab,
+                    Client::Http {
+                        port: *crab_http,
+                        path: "/throttle",
+                        body: crab_body,
+                    },
+                ),
+                load(
+                    "tidegate",
+                    tidegate,
+                    Client::Http {
+                        port: *http,
+                        path: "/v1/check",
+                        body,
+                    },
+                ),
             ];
         };
         const NUMBERS: [&str; 3] = ["1000000", "1000000", "60"];
         let resp = |port, words: &[&'static str], numbers: &[&'static str], slowness| {
-            let words = words.iter().chain(&["key:__rand_int__"]).chain(numbers).copied().collect();
-            Client::Resp { port, words, pipeline, slowness }
+            let words = words
+                .iter()
+                .chain(&["key:__rand_int__"])
+                .chain(numbers)
+                .copied()
+                .collect();
+            Client::Resp {
+                port,
+                words,
+                pipeline,
+                slowness,
+            }
         };
         vec![
             load(super::INCR, redis, resp(*redis_port, &["INCR"], &[], 1)),
             // With a pipeline it waits for the client's delayed acknowledgement.
-            load(super::CRAB, crab, resp(*crab_resp, &["THROTTLE"], &NUMBERS, if pipeline > 1 { 20 } else { 1 })),
-            load("tidegate", tidegate, resp(*own_resp, &["CL.THROTTLE"], &NUMBERS, 1)),
+            load(
+                super::CRAB,
+                crab,
+                resp(
+                    *crab_resp,
+                    &["THROTTLE"],
+                    &NUMBERS,
+                    if pipeline > 1 { 20 } else { 1 },
+                ),
+            ),
+            load(
+                "tidegate",
+                tidegate,
+                resp(*own_resp, &["CL.THROTTLE"], &NUMBERS, 1),
+            ),
         ]
     }
 
@@ -113,11 +170,28 @@ fn throttlecrab() -> anyhow::Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers");
     let program = folder.join("bin/throttlecrab-server");
     if !program.exists() {
-        eprintln!("> cargo install throttlecrab-server 0.4.40 (some minutes; it needs protoc, of protobuf-compiler)");
-        let install = ["install", "--quiet", "--locked", "throttlecrab-server", "--version", "0.4.40", "--root"];
+        eprintln!(
+            "> cargo install throttlecrab-server 0.4.40 (some minutes; it needs protoc, of protobuf-compiler)"
+        );
+        let install = [
+            "install",
+            "--quiet",
+            "--locked",
+            "throttlecrab-server",
+            "--version",
+            "0.4.40",
+            "--root",
+        ];
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo).args(install).arg(&folder).current_dir("/").status()?;
-        ensure!(status.success(), "throttlecrab-server could not be installed");
+        let status = Command::new(cargo)
+            .args(install)
+            .arg(&folder)
+            .current_dir("/")
+            .status()?;
+        ensure!(
+            status.success(),
+            "throttlecrab-server could not be installed"
+        );
     }
     Ok(program)
 }

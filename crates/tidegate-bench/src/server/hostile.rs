@@ -16,17 +16,26 @@ const BODY: &str = r#"{"limits":"gcra 1000000/minute","key":"KEY"}"#;
 pub(super) fn measure(contenders: &Contenders, rounds: usize) -> anyhow::Result<()> {
     let (http_address, resp_address, pid) = contenders.tidegate();
     let sample = || http(http_address.port(), "/v1/check", BODY, 10).map(|(_, sample)| sample);
-    let p99 = |samples: &[Sample]| samples.iter().map(|sample| sample.p99_ms).collect::<Vec<f64>>();
+    let p99 = |samples: &[Sample]| {
+        samples
+            .iter()
+            .map(|sample| sample.p99_ms)
+            .collect::<Vec<f64>>()
+    };
     let is_over = AtomicBool::new(false);
     sample()?;
     let memory_before = memory(pid)?;
-    let alone = (0..rounds).map(|_| sample()).collect::<Result<Vec<_>, _>>()?;
+    let alone = (0..rounds)
+        .map(|_| sample())
+        .collect::<Result<Vec<_>, _>>()?;
     let (crowded, memory_after) = std::thread::scope(|scope| {
         let attacking = scope.spawn(|| {
             if let Some(core) = core_affinity::get_core_ids().unwrap_or_default().get(1) {
                 core_affinity::set_for_current(*core);
             }
-            let idle: Vec<_> = (0..IDLE).map_while(|_| TcpStream::connect(http_address).ok()).collect();
+            let idle: Vec<_> = (0..IDLE)
+                .map_while(|_| TcpStream::connect(http_address).ok())
+                .collect();
             // Whoever is closed comes again.
             let mut hostile: Vec<Option<TcpStream>> = (0..HOSTILE).map(|_| None).collect();
             while !is_over.load(Ordering::Relaxed) {
@@ -58,7 +67,11 @@ pub(super) fn measure(contenders: &Contenders, rounds: usize) -> anyhow::Result<
     let (alone, crowded) = (p99(&alone), p99(&crowded));
     let ratio = Spread::of_ratios(&crowded, &alone);
     let verdict = if ratio.median <= 2.0 { "met" } else { "MISSED" };
-    println!("- p99 alone {} ms, with them {} ms", Spread::of(&alone), Spread::of(&crowded));
+    println!(
+        "- p99 alone {} ms, with them {} ms",
+        Spread::of(&alone),
+        Spread::of(&crowded)
+    );
     println!("- ratio {ratio}, at most 2: {verdict}");
     println!(
         "- memory grew by {} bytes a connection\n",
@@ -69,13 +82,25 @@ pub(super) fn measure(contenders: &Contenders, rounds: usize) -> anyhow::Result<
 
 fn memory(pid: u32) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
-    Ok(text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or_default() * 4_096)
+    Ok(text
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok())
+        .unwrap_or_default()
+        * 4_096)
 }
 
-fn attack(number: usize, http: std::net::SocketAddr, resp: std::net::SocketAddr) -> Option<TcpStream> {
+fn attack(
+    number: usize,
+    http: std::net::SocketAddr,
+    resp: std::net::SocketAddr,
+) -> Option<TcpStream> {
     let (address, bytes): (_, &[u8]) = match number % 4 {
         0 => (http, b"POST /v1/check HTT"),
-        1 => (http, b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"),
+        1 => (
+            http,
+            b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{",
+        ),
         2 => (resp, b"*6\r\n$11\r\nCL.THR"),
         _ => (resp, b"PING\r\n"),
     };

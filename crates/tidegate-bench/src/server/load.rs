@@ -39,7 +39,12 @@ impl Load {
     pub(super) fn sample(&self) -> anyhow::Result<Sample> {
         let before = cpu_us(self.pid)?;
         let (requests, sample) = match &self.client {
-            Client::Resp { port, words, pipeline, slowness } => resp(*port, words, *pipeline, *slowness)?,
+            Client::Resp {
+                port,
+                words,
+                pipeline,
+                slowness,
+            } => resp(*port, words, *pipeline, *slowness)?,
             Client::Http { port, path, body } => http(*port, path, body, 50)?,
         };
         let cpu_us = (cpu_us(self.pid)? - before) / requests;
@@ -51,7 +56,12 @@ impl Load {
 fn cpu_us(pid: u32) -> anyhow::Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after_name = text.rsplit_once(')').context("/proc/…/stat")?.1;
-    let ticks: Vec<f64> = after_name.split_whitespace().skip(11).take(2).filter_map(|tick| tick.parse().ok()).collect();
+    let ticks: Vec<f64> = after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|tick| tick.parse().ok())
+        .collect();
     // A hundredth of a second each, on Linux.
     Ok(ticks.iter().sum::<f64>() * 10_000.0)
 }
@@ -84,13 +94,33 @@ fn resp(port: u16, words: &[&str], pipeline: u32, slowness: u32) -> anyhow::Resu
         .stdin(Stdio::null())
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "redis-benchmark: {text}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "redis-benchmark: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     // "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
-    let line = text.lines().last().context("redis-benchmark tells nothing")?;
-    let figures: Vec<f64> =
-        line.split("\",\"").skip(1).filter_map(|figure| figure.trim_matches('"').parse().ok()).collect();
-    let [rate, _, _, p50_ms, _, p99_ms, _] = figures[..] else { anyhow::bail!("redis-benchmark tells {line}") };
-    Ok((f64::from(requests), Sample { rate, p50_ms, p99_ms, cpu_us: 0.0 }))
+    let line = text
+        .lines()
+        .last()
+        .context("redis-benchmark tells nothing")?;
+    let figures: Vec<f64> = line
+        .split("\",\"")
+        .skip(1)
+        .filter_map(|figure| figure.trim_matches('"').parse().ok())
+        .collect();
+    let [rate, _, _, p50_ms, _, p99_ms, _] = figures[..] else {
+        anyhow::bail!("redis-benchmark tells {line}")
+    };
+    Ok((
+        f64::from(requests),
+        Sample {
+            rate,
+            p50_ms,
+            p99_ms,
+            cpu_us: 0.0,
+        },
+    ))
 }
 
 /// A request of its own each time, of 10,000 keys.
@@ -107,7 +137,12 @@ done = function(summary, latency)
 end
 "#;
 
-pub(super) fn http(port: u16, path: &str, body: &str, connections: u32) -> anyhow::Result<(f64, Sample)> {
+pub(super) fn http(
+    port: u16,
+    path: &str,
+    body: &str,
+    connections: u32,
+) -> anyhow::Result<(f64, Sample)> {
     let script = std::env::temp_dir().join(format!("tidegate-wrk-{}.lua", std::process::id()));
     let mut file = std::fs::File::create(&script)?;
     write!(file, "BODY = [[{body}]]\n{SCRIPT}")?;
@@ -122,8 +157,21 @@ pub(super) fn http(port: u16, path: &str, body: &str, connections: u32) -> anyho
     std::fs::remove_file(script)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    let figures: Vec<f64> = line.split(' ').filter_map(|figure| figure.parse().ok()).collect();
-    let [requests, us, p50, p99, errors] = figures[..] else { anyhow::bail!("wrk tells {text}") };
+    let figures: Vec<f64> = line
+        .split(' ')
+        .filter_map(|figure| figure.parse().ok())
+        .collect();
+    let [requests, us, p50, p99, errors] = figures[..] else {
+        anyhow::bail!("wrk tells {text}")
+    };
     ensure!(errors == 0.0, "{errors} of {requests} requests failed");
-    Ok((requests, Sample { rate: requests / us * 1e6, p50_ms: p50 / 1e3, p99_ms: p99 / 1e3, cpu_us: 0.0 }))
+    Ok((
+        requests,
+        Sample {
+            rate: requests / us * 1e6,
+            p50_ms: p50 / 1e3,
+            p99_ms: p99 / 1e3,
+            cpu_us: 0.0,
+        },
+    ))
 }

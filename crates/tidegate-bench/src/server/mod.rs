@@ -32,12 +32,31 @@ struct Bar {
     most: Option<f64>,
 }
 
-const fn at_least(what: &'static str, of: fn(&Sample) -> f64, with: &'static str, least: f64) -> Bar {
-    Bar { what, of, with, factor: 1.0, least: Some(least), most: None }
+const fn at_least(
+    what: &'static str,
+    of: fn(&Sample) -> f64,
+    with: &'static str,
+    least: f64,
+) -> Bar {
+    Bar {
+        what,
+        of,
+        with,
+        factor: 1.0,
+        least: Some(least),
+        most: None,
+    }
 }
 
 const fn at_most(what: &'static str, of: fn(&Sample) -> f64, with: &'static str, most: f64) -> Bar {
-    Bar { what, of, with, factor: 1.0, least: None, most: Some(most) }
+    Bar {
+        what,
+        of,
+        with,
+        factor: 1.0,
+        least: None,
+        most: Some(most),
+    }
 }
 
 fn rate(sample: &Sample) -> f64 {
@@ -63,7 +82,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         options.rounds
     );
     let rows: [(&str, Option<u32>, Vec<Bar>); 4] = [
-        ("B1 RESP", Some(1), vec![at_least("rate", rate, INCR, 0.95), at_most("CPU a request", cpu, CRAB, 0.95)]),
+        (
+            "B1 RESP",
+            Some(1),
+            vec![
+                at_least("rate", rate, INCR, 0.95),
+                at_most("CPU a request", cpu, CRAB, 0.95),
+            ],
+        ),
         (
             "B2 RESP, pipeline 16",
             Some(16),
@@ -85,10 +111,21 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             vec![
                 at_least("rate", rate, INCR, 1.0),
                 // 270k against 1,080k.
-                Bar { factor: 4.0, with: INCR, ..at_least("rate by redis-cell's old ratio", rate, INCR, 4.0) },
+                Bar {
+                    factor: 4.0,
+                    with: INCR,
+                    ..at_least("rate by redis-cell's old ratio", rate, INCR, 4.0)
+                },
             ],
         ),
-        ("B4 HTTP", None, vec![at_least("rate", rate, CRAB, 1.15), at_most("p99", p99, CRAB, 1.0)]),
+        (
+            "B4 HTTP",
+            None,
+            vec![
+                at_least("rate", rate, CRAB, 1.15),
+                at_most("p99", p99, CRAB, 1.0),
+            ],
+        ),
     ];
     for (name, pipeline, bars) in rows {
         if name.contains(&*options.only) {
@@ -101,7 +138,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(options: &Options, name: &str, contenders: &[load::Load], bars: &[Bar]) -> anyhow::Result<()> {
+fn row(
+    options: &Options,
+    name: &str,
+    contenders: &[load::Load],
+    bars: &[Bar],
+) -> anyhow::Result<()> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); contenders.len()];
     for contender in contenders {
         contender.sample()?;
@@ -111,27 +153,49 @@ fn row(options: &Options, name: &str, contenders: &[load::Load], bars: &[Bar]) -
             samples.push(contender.sample()?);
         }
     }
-    let figures = |index: usize, of: fn(&Sample) -> f64| samples[index].iter().map(of).collect::<Vec<f64>>();
-    println!("| {name} | thousands/s | p50 ms | p99 ms | server CPU µs a request |\n|---|---:|---:|---:|---:|");
+    let figures =
+        |index: usize, of: fn(&Sample) -> f64| samples[index].iter().map(of).collect::<Vec<f64>>();
+    println!(
+        "| {name} | thousands/s | p50 ms | p99 ms | server CPU µs a request |\n|---|---:|---:|---:|---:|"
+    );
     for (index, contender) in contenders.iter().enumerate() {
         let spread = |of: fn(&Sample) -> f64| Spread::of(&figures(index, of));
         let [thousands, cpu] = [spread(|sample| sample.rate / 1e3), spread(cpu)];
         let [p50, p99] = [spread(|sample| sample.p50_ms).median, spread(p99).median];
-        println!("| {} | {thousands} | {p50:.2} | {p99:.2} | {cpu} |", contender.name);
+        println!(
+            "| {} | {thousands} | {p50:.2} | {p99:.2} | {cpu} |",
+            contender.name
+        );
     }
     println!();
-    let place = |name: &str| contenders.iter().position(|contender| contender.name == name);
-    let Some(ours) = place("tidegate") else { return Ok(()) };
+    let place = |name: &str| {
+        contenders
+            .iter()
+            .position(|contender| contender.name == name)
+    };
+    let Some(ours) = place("tidegate") else {
+        return Ok(());
+    };
     for bar in bars {
-        let Some(theirs) = place(bar.with) else { continue };
-        let own: Vec<f64> = figures(ours, bar.of).into_iter().map(|figure| figure * bar.factor).collect();
+        let Some(theirs) = place(bar.with) else {
+            continue;
+        };
+        let own: Vec<f64> = figures(ours, bar.of)
+            .into_iter()
+            .map(|figure| figure * bar.factor)
+            .collect();
         let ratio = Spread::of_ratios(&own, &figures(theirs, bar.of));
-        let is_met =
-            bar.least.is_none_or(|least| ratio.median >= least) && bar.most.is_none_or(|most| ratio.median <= most);
+        let is_met = bar.least.is_none_or(|least| ratio.median >= least)
+            && bar.most.is_none_or(|most| ratio.median <= most);
         let bound = bar.least.map(|least| format!("at least {least}"));
-        let bound = bound.or(bar.most.map(|most| format!("at most {most}"))).unwrap_or_default();
+        let bound = bound
+            .or(bar.most.map(|most| format!("at most {most}")))
+            .unwrap_or_default();
         let verdict = if is_met { "met" } else { "MISSED" };
-        println!("- {} against {}: {ratio}, {bound}: {verdict}", bar.what, bar.with);
+        println!(
+            "- {} against {}: {ratio}, {bound}: {verdict}",
+            bar.what, bar.with
+        );
     }
     println!();
     Ok(())

@@ -33,7 +33,9 @@ struct Answer<'a> {
 
 impl<W: Write> Answers<W> {
     pub(super) fn new(writer: W) -> Self {
-        Self { writer: BufWriter::with_capacity(1 << 16, writer) }
+        Self {
+            writer: BufWriter::with_capacity(1 << 16, writer),
+        }
     }
 }
 
@@ -46,8 +48,18 @@ impl<W: Write> Sink for Answers<W> {
             Act::Settle(receipt, cost) => (Some(Number(*cost)), None, None, Some(&**receipt)),
         };
         let figures = Figures::of(decision);
-        let answer = Answer { at_us: step.at_us, key: &step.key, cost, refund, receipt, settle, figures };
-        serde_json::to_writer(&mut self.writer, &answer).map_err(std::io::Error::from).context("standard output")?;
+        let answer = Answer {
+            at_us: step.at_us,
+            key: &step.key,
+            cost,
+            refund,
+            receipt,
+            settle,
+            figures,
+        };
+        serde_json::to_writer(&mut self.writer, &answer)
+            .map_err(std::io::Error::from)
+            .context("standard output")?;
         self.writer.write_all(b"\n").context("standard output")
     }
 

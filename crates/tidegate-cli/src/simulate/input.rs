@@ -28,7 +28,11 @@ impl Input {
     /// Opens a file, or standard input for `-`.
     pub(super) fn open(path: &str) -> anyhow::Result<Self> {
         let (name, reader, length): (_, Box<dyn Read>, _) = if path == "-" {
-            ("standard input".to_owned(), Box::new(std::io::stdin()), None)
+            (
+                "standard input".to_owned(),
+                Box::new(std::io::stdin()),
+                None,
+            )
         } else {
             let file = File::open(path).with_context(|| format!("--trace {path}"))?;
             let metadata = file.metadata().with_context(|| format!("--trace {path}"))?;
@@ -39,7 +43,14 @@ impl Input {
             (path.to_owned(), Box::new(file), length)
         };
         let reader = BufReader::with_capacity(1 << 16, reader);
-        Ok(Self { name, reader, line: Vec::new(), number: 0, bytes: 0, progress: progress(length) })
+        Ok(Self {
+            name,
+            reader,
+            line: Vec::new(),
+            number: 0,
+            bytes: 0,
+            progress: progress(length),
+        })
     }
 
     /// Whether the next line may have to be waited for.
@@ -52,7 +63,10 @@ impl Input {
         loop {
             self.line.clear();
             self.number += 1;
-            let place = Place { name: &self.name, line: self.number };
+            let place = Place {
+                name: &self.name,
+                line: self.number,
+            };
             let read = (&mut self.reader)
                 .take(LONGEST_LINE + 1)
                 .read_until(b'\n', &mut self.line)
@@ -104,10 +118,14 @@ fn progress(length: Option<u64>) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let (bar, template) = match length {
-        Some(length) => (ProgressBar::new(length), "{bar:40} {percent} % {msg}, {eta} left"),
+        Some(length) => (
+            ProgressBar::new(length),
+            "{bar:40} {percent} % {msg}, {eta} left",
+        ),
         None => (ProgressBar::new_spinner(), "{spinner} {msg}, {elapsed}"),
     };
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = bar.with_style(style).with_message("0 lines");
     bar.enable_steady_tick(Duration::from_millis(200));
     bar

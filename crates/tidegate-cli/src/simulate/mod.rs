@@ -84,7 +84,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut simulation = Simulation::new(policy, &options.store)?;
     let input = Input::open(&options.trace)?;
     let stdout = std::io::stdout();
-    let default = if stdout.is_terminal() { Output::Table } else { Output::Jsonl };
+    let default = if stdout.is_terminal() {
+        Output::Table
+    } else {
+        Output::Jsonl
+    };
     match options.output.unwrap_or(default) {
         Output::Jsonl => simulation.run(input, &mut Answers::new(stdout.lock()))?,
         Output::Table => {
@@ -92,7 +96,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             let result = simulation.run(input, &mut summary);
             // Also of what came before a line that is not right.
             let text = summary.rendered(simulation.limiter.policy());
-            stdout.lock().write_all(text.as_bytes()).context("standard output")?;
+            stdout
+                .lock()
+                .write_all(text.as_bytes())
+                .context("standard output")?;
             result?;
         }
     }
@@ -138,8 +145,15 @@ impl Simulation {
         let clock = ManualClock::new();
         let url = StoreUrl::read(url).context("--store")?;
         let is_memory = url.is_memory();
-        let prefix = format!("tg:simulation:{}-{:08x}", std::process::id(), fastrand::u32(..));
-        let url = url.given_time(clock.clone(), KEEP).prefix(prefix).patience(PATIENCE);
+        let prefix = format!(
+            "tg:simulation:{}-{:08x}",
+            std::process::id(),
+            fastrand::u32(..)
+        );
+        let url = url
+            .given_time(clock.clone(), KEEP)
+            .prefix(prefix)
+            .patience(PATIENCE);
         let limiter = url.connect_blocking(policy).context("--store")?;
         let is_interrupted = Arc::new(AtomicBool::new(false));
         if !is_memory {
@@ -177,7 +191,9 @@ impl Simulation {
             if self.is_interrupted.load(Ordering::Relaxed) {
                 bail!("interrupted");
             }
-            let Some((line, place)) = input.next_line()? else { return Ok(()) };
+            let Some((line, place)) = input.next_line()? else {
+                return Ok(());
+            };
             let step = Step::read(line).with_context(|| place.to_string())?;
             let decision = self.decide(&step).with_context(|| place.to_string())?;
             sink.add(&step, &decision)?;
@@ -195,12 +211,21 @@ impl Simulation {
             Act::Check(cost) => self.limiter.check(&*step.key).cost(*cost).wait()?,
             Act::Refund(cost) => self.limiter.refund(&*step.key, *cost).wait()?,
             Act::Admit(cost, name) => {
-                let (decision, receipt) = self.limiter.check(&*step.key).cost(*cost).with_receipt().wait()?;
+                let (decision, receipt) = self
+                    .limiter
+                    .check(&*step.key)
+                    .cost(*cost)
+                    .with_receipt()
+                    .wait()?;
                 if self.receipts.len() >= MOST_RECEIPTS {
                     bail!("{MOST_RECEIPTS} receipts are not settled yet: expected fewer at a time");
                 }
                 let kept = (step.key.clone().into_owned(), receipt);
-                if self.receipts.insert(name.clone().into_owned(), kept).is_some() {
+                if self
+                    .receipts
+                    .insert(name.clone().into_owned(), kept)
+                    .is_some()
+                {
                     bail!("receipt `{name}` is not settled yet: expected a new name");
                 }
                 decision
@@ -210,7 +235,12 @@ impl Simulation {
         match decision.degraded() {
             Some(_) => {
                 let health = self.limiter.counters().store;
-                bail!("{}", health.and_then(|health| health.last_error).unwrap_or_default())
+                bail!(
+                    "{}",
+                    health
+                        .and_then(|health| health.last_error)
+                        .unwrap_or_default()
+                )
             }
             None => Ok(decision),
         }
@@ -223,7 +253,10 @@ impl Simulation {
         if own_key != key {
             bail!("receipt `{name}` is of another key: expected the key of its check");
         }
-        let settled = self.limiter.store().block_on(receipt.settle_and_look(actual))??;
+        let settled = self
+            .limiter
+            .store()
+            .block_on(receipt.settle_and_look(actual))??;
         // A denied request has nothing to settle.
         match settled.first() {
             Some(decision) => Ok(*decision),
@@ -242,7 +275,9 @@ impl Simulation {
 
     /// What was dropped would have been counted: the answers are not what they would be with room enough.
     fn warn_of_evictions(&self) {
-        let AnyStore::Memory(store) = self.limiter.store() else { return };
+        let AnyStore::Memory(store) = self.limiter.store() else {
+            return;
+        };
         let stats = store.stats();
         if stats.evictions > 0 {
             eprintln!(

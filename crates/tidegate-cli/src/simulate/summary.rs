@@ -57,7 +57,11 @@ impl Summary {
         let mut requests: Vec<u64> = self.keys.values().map(|counts| counts.requests).collect();
         let (busier, threshold, _) = requests.select_nth_unstable_by(KEYS_COUNTED, |a, b| b.cmp(a));
         let threshold = *threshold;
-        let mut ties = KEYS_COUNTED - busier.iter().filter(|requests| **requests > threshold).count();
+        let mut ties = KEYS_COUNTED
+            - busier
+                .iter()
+                .filter(|requests| **requests > threshold)
+                .count();
         let before = self.keys.len();
         self.keys.retain(|_, counts| {
             let is_tie = counts.requests == threshold && ties > 0;
@@ -77,32 +81,56 @@ impl Summary {
     }
 
     fn write_totals(&self, text: &mut String, policy: &Policy) -> std::fmt::Result {
-        let Counts { requests, denied, never, longest_wait } = self.total;
+        let Counts {
+            requests,
+            denied,
+            never,
+            longest_wait,
+        } = self.total;
         let (first, last) = self.span_us.unwrap_or_default();
         writeln!(text, "policy    {policy}")?;
-        write!(text, "trace     {} in {}", plural(requests, "request"), short(Duration::from_micros(last - first)))?;
+        write!(
+            text,
+            "trace     {} in {}",
+            plural(requests, "request"),
+            short(Duration::from_micros(last - first))
+        )?;
         match self.refunds {
             0 => writeln!(text)?,
             refunds => writeln!(text, ", {}", plural(refunds, "refund"))?,
         }
         match self.keys_let_go {
             0 => writeln!(text, "keys      {}", self.keys.len())?,
-            _ => writeln!(text, "keys      more than {}, too many to count each", self.keys.len())?,
+            _ => writeln!(
+                text,
+                "keys      more than {}, too many to count each",
+                self.keys.len()
+            )?,
         }
         writeln!(text, "allowed   {}", share(requests - denied, requests))?;
         writeln!(text, "denied    {}", share(denied, requests))?;
         if denied > never {
-            writeln!(text, "          longest retry-after {}", short(longest_wait))?;
+            writeln!(
+                text,
+                "          longest retry-after {}",
+                short(longest_wait)
+            )?;
         }
         if never > 0 {
-            writeln!(text, "          {} can never pass: more than the whole capacity", plural(never, "request"))?;
+            writeln!(
+                text,
+                "          {} can never pass: more than the whole capacity",
+                plural(never, "request")
+            )?;
         }
         Ok(())
     }
 
     fn write_busiest(&self, text: &mut String) -> std::fmt::Result {
         let mut busiest: Vec<(&String, &Counts)> = self.keys.iter().collect();
-        busiest.sort_unstable_by(|(a_key, a), (b_key, b)| b.requests.cmp(&a.requests).then(a_key.cmp(b_key)));
+        busiest.sort_unstable_by(|(a_key, a), (b_key, b)| {
+            b.requests.cmp(&a.requests).then(a_key.cmp(b_key))
+        });
         let left_out = busiest.len().saturating_sub(self.top);
         busiest.truncate(self.top);
         if busiest.is_empty() {
@@ -110,16 +138,29 @@ impl Summary {
         }
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        table.set_header(["busiest keys", "requests", "allowed", "denied", "longest retry-after"]);
+        table.set_header([
+            "busiest keys",
+            "requests",
+            "allowed",
+            "denied",
+            "longest retry-after",
+        ]);
         for (key, counts) in busiest {
             let wait = match counts {
                 Counts { denied: 0, .. } => "-".to_owned(),
                 Counts { never: 1.., .. } => "never".to_owned(),
                 _ => short(counts.longest_wait),
             };
-            let figures = [counts.requests, counts.requests - counts.denied, counts.denied].map(|n| n.to_string());
-            let cells =
-                figures.into_iter().chain([wait]).map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
+            let figures = [
+                counts.requests,
+                counts.requests - counts.denied,
+                counts.denied,
+            ]
+            .map(|n| n.to_string());
+            let cells = figures
+                .into_iter()
+                .chain([wait])
+                .map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
             table.add_row(std::iter::once(Cell::new(printable(key))).chain(cells));
         }
         writeln!(text)?;
@@ -130,7 +171,11 @@ impl Summary {
             writeln!(text, " … and {left_out} more keys (--top N shows more)")?;
         }
         if self.keys_let_go > 0 {
-            writeln!(text, " A key with up to {} requests more than shown may be missing.", self.most_let_go)?;
+            writeln!(
+                text,
+                " A key with up to {} requests more than shown may be missing.",
+                self.most_let_go
+            )?;
         }
         Ok(())
     }
@@ -165,7 +210,9 @@ impl Counts {
         self.requests += 1;
         self.denied += u64::from(decision.is_denied());
         self.never += u64::from(decision.outcome() == Outcome::NeverAllowed);
-        self.longest_wait = self.longest_wait.max(decision.retry_after().unwrap_or_default());
+        self.longest_wait = self
+            .longest_wait
+            .max(decision.retry_after().unwrap_or_default());
     }
 }
 
@@ -175,7 +222,9 @@ fn plural(count: u64, name: &str) -> String {
 
 fn share(part: u64, whole: u64) -> String {
     // Rounded to the nearest.
-    let tenths = (u128::from(part) * 2_000 + u128::from(whole)).checked_div(2 * u128::from(whole)).unwrap_or(0);
+    let tenths = (u128::from(part) * 2_000 + u128::from(whole))
+        .checked_div(2 * u128::from(whole))
+        .unwrap_or(0);
     format!("{part} ({}.{} %)", tenths / 10, tenths % 10)
 }
 
@@ -194,7 +243,11 @@ fn short(duration: Duration) -> String {
 
 /// A key as a terminal can show it: control characters made visible, the end of a long one cut off.
 fn printable(key: &str) -> String {
-    let mut shown: String = key.chars().take(KEY_SHOWN).flat_map(char::escape_debug).collect();
+    let mut shown: String = key
+        .chars()
+        .take(KEY_SHOWN)
+        .flat_map(char::escape_debug)
+        .collect();
     if key.chars().nth(KEY_SHOWN).is_some() {
         let _ = write!(shown, "… ({} bytes)", key.len());
     }

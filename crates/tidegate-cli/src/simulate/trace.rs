@@ -60,8 +60,9 @@ struct Line<'a> {
 
 /// A time, whose errors say that it is one.
 fn at_us<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    u64::deserialize(deserializer)
-        .map_err(|_| serde::de::Error::custom("at_us is not a time: expected whole microseconds since 1970"))
+    u64::deserialize(deserializer).map_err(|_| {
+        serde::de::Error::custom("at_us is not a time: expected whole microseconds since 1970")
+    })
 }
 
 /// A field that is there, whatever stands in it: null is not the same as nothing.
@@ -75,22 +76,32 @@ impl<'a> Step<'a> {
         if line.first() != Some(&b'{') {
             bail!(r#"expected a JSON object such as {{"at_us": 1700000000000000, "key": "a"}}"#);
         }
-        let line: Line<'a> = serde_json::from_slice(line).map_err(|error| anyhow::anyhow!(in_line(&error)))?;
+        let line: Line<'a> =
+            serde_json::from_slice(line).map_err(|error| anyhow::anyhow!(in_line(&error)))?;
         let at = Timestamp::from_micros(line.at_us).context("at_us is past the year 2554")?;
-        let number =
-            |name: &str, text: &RawValue| text.get().parse::<Cost>().with_context(|| format!("{name} {}", shown(text)));
+        let number = |name: &str, text: &RawValue| {
+            text.get()
+                .parse::<Cost>()
+                .with_context(|| format!("{name} {}", shown(text)))
+        };
         let cost = line.cost.map(|text| number("cost", text)).transpose()?;
         let act = match (line.refund, line.receipt, line.settle) {
             (None, None, None) => Act::Check(cost.unwrap_or(Cost::ONE)),
             (None, Some(receipt), None) => Act::Admit(cost.unwrap_or(Cost::ONE), receipt),
-            (None, None, Some(receipt)) => {
-                Act::Settle(receipt, cost.context("settle without cost: expected the actual cost")?)
-            }
+            (None, None, Some(receipt)) => Act::Settle(
+                receipt,
+                cost.context("settle without cost: expected the actual cost")?,
+            ),
             (Some(refund), None, None) if cost.is_none() => Act::Refund(number("refund", refund)?),
             (Some(_), None, None) => bail!("both cost and refund: expected one of them"),
             _ => bail!("expected only one of refund, receipt and settle"),
         };
-        Ok(Self { at_us: line.at_us, at, key: line.key, act })
+        Ok(Self {
+            at_us: line.at_us,
+            at,
+            key: line.key,
+            act,
+        })
     }
 }
 
@@ -98,7 +109,11 @@ impl<'a> Step<'a> {
 fn in_line(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let what = message.split(" at line ").next().unwrap_or(&message);
-    if error.column() == 0 { what.to_owned() } else { format!("{what} (column {})", error.column()) }
+    if error.column() == 0 {
+        what.to_owned()
+    } else {
+        format!("{what} (column {})", error.column())
+    }
 }
 
 fn shown(value: &RawValue) -> String {
@@ -118,10 +133,19 @@ mod tests {
         let cost = |text: &str| text.parse::<Cost>().unwrap();
         let cases = [
             (r#"{"at_us": 5, "key": "a"}"#, Act::Check(Cost::ONE)),
-            (r#"{"at_us":5,"key":"a","cost":2.5}"#, Act::Check(cost("2.5"))),
+            (
+                r#"{"at_us":5,"key":"a","cost":2.5}"#,
+                Act::Check(cost("2.5")),
+            ),
             (r#"{"key":"a","cost":0,"at_us":5}"#, Act::Check(Cost::ZERO)),
-            (r#"{"at_us":5,"key":"a","refund":0.001}"#, Act::Refund(cost("0.001"))),
-            (r#"{"at_us":5,"key":"a","cost":1,"allowed":true,"retry_after_us":null}"#, Act::Check(Cost::ONE)),
+            (
+                r#"{"at_us":5,"key":"a","refund":0.001}"#,
+                Act::Refund(cost("0.001")),
+            ),
+            (
+                r#"{"at_us":5,"key":"a","cost":1,"allowed":true,"retry_after_us":null}"#,
+                Act::Check(Cost::ONE),
+            ),
         ];
         for (line, act) in cases {
             let step = read(line).unwrap();
@@ -135,7 +159,10 @@ mod tests {
         let cases = [
             ("", "expected a JSON object"),
             ("nonsense", "expected a JSON object"),
-            (r#"[5,"a",null,null,null,null,null,null,null,null]"#, "expected a JSON object"),
+            (
+                r#"[5,"a",null,null,null,null,null,null,null,null]"#,
+                "expected a JSON object",
+            ),
             ("{", "EOF"),
             ("{}", "missing field `at_us`"),
             (r#"{"at_us":5}"#, "missing field `key`"),
@@ -145,7 +172,10 @@ mod tests {
             (r#"{"at_us":18446744073709551615,"key":"a"}"#, "2554"),
             (r#"{"at_us":5,"key":7}"#, "expected"),
             (r#"{"at_us":5,"key":"a","cots":1}"#, "unknown field `cots`"),
-            (r#"{"at_us":5,"key":"a","cost":1,"cost":2}"#, "duplicate field"),
+            (
+                r#"{"at_us":5,"key":"a","cost":1,"cost":2}"#,
+                "duplicate field",
+            ),
             (r#"{"at_us":5,"key":"a","cost":1,"refund":1}"#, "both"),
             (r#"{"at_us":5,"key":"a"} x"#, "trailing"),
         ];
@@ -167,7 +197,10 @@ mod tests {
             "1.00000000000000000001",
         ] {
             let line = format!(r#"{{"at_us":5,"key":"a","cost":{cost}}}"#);
-            assert!(format!("{:#}", read(&line).unwrap_err()).contains("a cost"), "{cost}");
+            assert!(
+                format!("{:#}", read(&line).unwrap_err()).contains("a cost"),
+                "{cost}"
+            );
         }
         assert!(Step::read(b"{\"at_us\":5,\"key\":\"\xff\"}").is_err());
     }

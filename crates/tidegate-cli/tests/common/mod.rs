@@ -15,7 +15,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The command, with nothing of this environment that it could mistake for its own.
 pub(crate) fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    for name in std::env::vars().map(|(name, _)| name).filter(|name| name.starts_with("TIDEGATE")) {
+    for name in std::env::vars()
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with("TIDEGATE"))
+    {
         command.env_remove(name);
     }
     command
@@ -37,8 +40,20 @@ impl ServerProcess {
     }
 
     pub(crate) fn start_command(command: &mut Command, arguments: &[&str]) -> Self {
-        let any = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        command.args(any).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let any = [
+            "--http",
+            "127.0.0.1:0",
+            "--resp",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+        ];
+        command
+            .args(any)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let errors = Arc::new(Mutex::new(String::new()));
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -52,16 +67,32 @@ impl ServerProcess {
         let mut greeting = String::new();
         while !greeting.contains("Try: ") {
             let read = stdout.read_line(&mut greeting).unwrap();
-            assert!(read > 0, "it did not start: {greeting}\n{}", errors.lock().unwrap());
+            assert!(
+                read > 0,
+                "it did not start: {greeting}\n{}",
+                errors.lock().unwrap()
+            );
         }
         let address = |name: &str| {
-            let line = greeting.lines().find(|line| line.starts_with(&format!("  {name}"))).unwrap();
+            let line = greeting
+                .lines()
+                .find(|line| line.starts_with(&format!("  {name}")))
+                .unwrap();
             let text = line.split_whitespace().nth(1).unwrap();
-            let text = text.trim_start_matches("https://").trim_start_matches("http://");
+            let text = text
+                .trim_start_matches("https://")
+                .trim_start_matches("http://");
             text.trim_end_matches("/metrics").parse().unwrap()
         };
         let (http, resp, admin) = (address("http"), address("resp"), address("admin"));
-        Self { http, resp, admin, child, greeting, errors }
+        Self {
+            http,
+            resp,
+            admin,
+            child,
+            greeting,
+            errors,
+        }
     }
 
     pub(crate) fn client(&self) -> HttpClient {
@@ -74,9 +105,18 @@ impl ServerProcess {
 
     /// The figure of a metric, with its labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
-        let text = HttpClient::connect(self.admin).unwrap().get("/metrics").unwrap().body;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        let text = HttpClient::connect(self.admin)
+            .unwrap()
+            .get("/metrics")
+            .unwrap()
+            .body;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value
+            .unwrap_or_else(|| panic!("no {name} in {text}"))
+            .parse()
+            .unwrap()
     }
 
     /// What it has logged so far.
@@ -85,7 +125,11 @@ impl ServerProcess {
     }
 
     pub(crate) fn wait_for_log(&self, text: &str) {
-        assert!(wait_for(PATIENCE, || self.log().contains(text)), "no {text:?} in {}", self.log());
+        assert!(
+            wait_for(PATIENCE, || self.log().contains(text)),
+            "no {text:?} in {}",
+            self.log()
+        );
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -93,7 +137,10 @@ impl ServerProcess {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([name, &self.pid().to_string()]).status().unwrap();
+        let status = Command::new("kill")
+            .args([name, &self.pid().to_string()])
+            .status()
+            .unwrap();
         assert!(status.success());
     }
 

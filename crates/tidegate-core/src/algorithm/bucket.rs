@@ -47,7 +47,9 @@ pub(crate) struct Bucket<S> {
 
 /// Whether whole nanoseconds are exact for a limit.
 pub(crate) fn is_whole(limit: &Limit) -> bool {
-    limit.period_ns().is_multiple_of(limit.limit() * THOUSANDTHS)
+    limit
+        .period_ns()
+        .is_multiple_of(limit.limit() * THOUSANDTHS)
 }
 
 impl<S: Span> Bucket<S> {
@@ -77,7 +79,10 @@ impl<S: Span> Bucket<S> {
     /// Returns the bucket for a key whose rate comes with each request. Its state may have been written under any rate. It
     /// is never brought back to a smaller capacity: a time beyond it denies, and nothing is written.
     pub(crate) fn with_any_rate(&self) -> Self {
-        Self { has_any_rate: true, ..self.clone() }
+        Self {
+            has_any_rate: true,
+            ..self.clone()
+        }
     }
 
     pub(crate) fn has_any_rate(&self) -> bool {
@@ -98,7 +103,10 @@ impl<S: Span> Bucket<S> {
         if cost == THOUSANDTHS {
             return self.unit;
         }
-        S::of_parts(u128::from(cost) * u128::from(self.numerator), self.denominator)
+        S::of_parts(
+            u128::from(cost) * u128::from(self.numerator),
+            self.denominator,
+        )
     }
 
     /// The time until the bucket is free again.
@@ -118,15 +126,24 @@ impl<S: Span> Bucket<S> {
     /// A part of another rate's denominator says nothing here: it is rounded up, which gives nothing away.
     fn ahead_of_any_rate(&self, state: &BucketState, ahead: u64) -> S {
         let ahead = ahead.min(LONGEST_AHEAD);
-        let is_foreign = state.part != 0 && (state.mark != self.mark || state.part >= self.denominator);
-        if is_foreign { S::join(ahead + 1, 0) } else { S::join(ahead, state.part) }
+        let is_foreign =
+            state.part != 0 && (state.mark != self.mark || state.part >= self.denominator);
+        if is_foreign {
+            S::join(ahead + 1, 0)
+        } else {
+            S::join(ahead, state.part)
+        }
     }
 
     #[inline]
     fn set_ahead(&self, state: &mut BucketState, now: u64, ahead: S) {
         let (ns, part) = ahead.split();
         let mark = if part == 0 { 0 } else { self.mark };
-        *state = BucketState { free_at: now.saturating_add(ns), part, mark };
+        *state = BucketState {
+            free_at: now.saturating_add(ns),
+            part,
+            mark,
+        };
     }
 
     /// The state of a bucket that is free again at `micros` + `part` / `denominator` microseconds, with a denominator of
@@ -137,7 +154,11 @@ impl<S: Span> Bucket<S> {
         let nanos = u64::try_from(parts / denominator).unwrap_or(u64::MAX);
         let part = u64::try_from(rest).unwrap_or(0);
         let mark = if part == 0 { 0 } else { self.mark };
-        BucketState { free_at: micros.saturating_mul(1_000).saturating_add(nanos), part, mark }
+        BucketState {
+            free_at: micros.saturating_mul(1_000).saturating_add(nanos),
+            part,
+            mark,
+        }
     }
 }
 
@@ -145,7 +166,12 @@ impl<S: Span> Bucket<S> {
     /// What `decide` does in the commonest case, in one comparison: a request of one unit that fits, on a bucket that is
     /// free again at the whole nanosecond `free_at`. Answers when it is free then; `None` in any other case.
     #[inline(always)]
-    pub(crate) fn take_whole_unit(&self, free_at: u64, now: u64, cost: u64) -> Option<(u64, Decision)> {
+    pub(crate) fn take_whole_unit(
+        &self,
+        free_at: u64,
+        now: u64,
+        cost: u64,
+    ) -> Option<(u64, Decision)> {
         let (unit, full) = (self.unit.whole()?, self.full.whole()?);
         let ahead = free_at.saturating_sub(now);
         // Neither from the future, nor more than fits.
@@ -186,18 +212,26 @@ impl<S: Span> Algorithm for Bucket<S> {
 
     #[inline]
     fn wait(&self, state: &BucketState, now: u64, cost: u64) -> Option<u64> {
-        let wanted = self.ahead(state, now).plus(self.span_of(cost), self.denominator);
+        let wanted = self
+            .ahead(state, now)
+            .plus(self.span_of(cost), self.denominator);
         (wanted > self.full).then(|| wanted.minus(self.full, self.denominator).ceil())
     }
 
     #[inline]
     fn delay(&self, state: &BucketState, now: u64) -> u64 {
-        if self.queues { self.ahead(state, now).ceil() } else { 0 }
+        if self.queues {
+            self.ahead(state, now).ceil()
+        } else {
+            0
+        }
     }
 
     #[inline]
     fn take(&self, state: &mut BucketState, now: u64, cost: u64) {
-        let ahead = self.ahead(state, now).plus(self.span_of(cost), self.denominator);
+        let ahead = self
+            .ahead(state, now)
+            .plus(self.span_of(cost), self.denominator);
         self.set_ahead(state, now, ahead);
     }
 
@@ -206,19 +240,37 @@ impl<S: Span> Algorithm for Bucket<S> {
         let (ahead, cost) = (self.ahead(state, now), cost.min(self.capacity_cost));
         // What is free already stays as it is: moved up to now, it would be from the future if the clock stepped back.
         if ahead > S::default() {
-            self.set_ahead(state, now, ahead.minus(self.span_of(cost), self.denominator));
+            self.set_ahead(
+                state,
+                now,
+                ahead.minus(self.span_of(cost), self.denominator),
+            );
         }
     }
 
     fn claim(&self, state: &BucketState, _now: u64) -> Claim {
-        Claim { time: state.free_at, part: state.part }
+        Claim {
+            time: state.free_at,
+            part: state.part,
+        }
     }
 
     fn give_back_claimed(&self, state: &mut BucketState, now: u64, claim: Claim, cost: u64) {
         let (ahead, cost) = (self.ahead(state, now), cost.min(self.capacity_cost));
-        let claimed = self.ahead(&BucketState { free_at: claim.time, part: claim.part, mark: self.mark }, now);
+        let claimed = self.ahead(
+            &BucketState {
+                free_at: claim.time,
+                part: claim.part,
+                mark: self.mark,
+            },
+            now,
+        );
         if ahead > S::default() {
-            self.set_ahead(state, now, ahead.minus(self.span_of(cost).min(claimed), self.denominator));
+            self.set_ahead(
+                state,
+                now,
+                ahead.minus(self.span_of(cost).min(claimed), self.denominator),
+            );
         }
     }
 
@@ -232,7 +284,10 @@ impl<S: Span> Algorithm for Bucket<S> {
 
     #[inline]
     fn remaining(&self, state: &BucketState, now: u64) -> u64 {
-        let (ns, part) = self.full.minus(self.ahead(state, now), self.denominator).split();
+        let (ns, part) = self
+            .full
+            .minus(self.ahead(state, now), self.denominator)
+            .split();
         if self.is_narrow {
             return self.unit_parts.divide(ns * self.denominator + part);
         }

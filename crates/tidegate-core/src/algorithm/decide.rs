@@ -12,9 +12,18 @@ pub(crate) enum Written {
 
 /// Decides on one request of `cost` thousandths at `now`. Where nothing is written the states are as they were.
 #[inline(always)]
-pub(crate) fn decide<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
+pub(crate) fn decide<A: Algorithm>(
+    limits: &[A],
+    states: &mut [A::State],
+    now: u64,
+    cost: u64,
+) -> (Decision, Written) {
     let is_brought_back = bring_back(limits, states, now);
-    let Ruling { verdict, mut wait, mut index } = rule(limits, states, now, cost);
+    let Ruling {
+        verdict,
+        mut wait,
+        mut index,
+    } = rule(limits, states, now, cost);
     if verdict == Verdict::Allowed {
         wait = admit(limits, states, now, cost);
         index = tightest(limits, states, now);
@@ -37,7 +46,12 @@ pub(crate) fn decide<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u
 }
 
 /// Decides like [`decide`], and takes nothing. Of a request that would be allowed, the figures are those of one of cost 0.
-pub(crate) fn probe<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
+pub(crate) fn probe<A: Algorithm>(
+    limits: &[A],
+    states: &mut [A::State],
+    now: u64,
+    cost: u64,
+) -> (Decision, Written) {
     let (look, written) = decide(limits, states, now, 0);
     match rule(limits, states, now, cost).verdict {
         Verdict::Allowed => (look, written),
@@ -46,7 +60,12 @@ pub(crate) fn probe<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u6
 }
 
 /// Gives `cost` back to every limit, and answers like a request of cost 0 made right after.
-pub(crate) fn refund<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
+pub(crate) fn refund<A: Algorithm>(
+    limits: &[A],
+    states: &mut [A::State],
+    now: u64,
+    cost: u64,
+) -> (Decision, Written) {
     let is_brought_back = bring_back(limits, states, now);
     if cost > 0 {
         for (limit, state) in limits.iter().zip(&mut *states) {
@@ -81,13 +100,20 @@ pub(crate) fn settle<A: Algorithm>(
 
 #[inline(always)]
 fn written(is_changed: bool) -> Written {
-    if is_changed { Written::States } else { Written::Nothing }
+    if is_changed {
+        Written::States
+    } else {
+        Written::Nothing
+    }
 }
 
 /// Whether any state is from the future.
 #[inline(always)]
 pub(crate) fn is_ahead<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> bool {
-    limits.iter().zip(states).any(|(limit, state)| limit.is_ahead(state, now))
+    limits
+        .iter()
+        .zip(states)
+        .any(|(limit, state)| limit.is_ahead(state, now))
 }
 
 /// Brings what is from the future back to now. True if anything was.
@@ -113,14 +139,29 @@ struct Ruling {
 /// Of the limits that deny, the one with the longest wait speaks; never is longest; the first on a tie.
 #[inline(always)]
 fn rule<A: Algorithm>(limits: &[A], states: &[A::State], now: u64, cost: u64) -> Ruling {
-    let mut ruling = Ruling { verdict: Verdict::Allowed, wait: 0, index: 0 };
+    let mut ruling = Ruling {
+        verdict: Verdict::Allowed,
+        wait: 0,
+        index: 0,
+    };
     for (index, (limit, state)) in limits.iter().zip(states).enumerate() {
         if cost > limit.capacity_cost() {
-            return Ruling { verdict: Verdict::Never, wait: 0, index: first_never(limits, cost) };
+            return Ruling {
+                verdict: Verdict::Never,
+                wait: 0,
+                index: first_never(limits, cost),
+            };
         }
         // A wait is never 0, so the first that denies is longer than nothing.
-        if let Some(wait) = limit.wait(state, now, cost).filter(|wait| *wait > ruling.wait) {
-            ruling = Ruling { verdict: Verdict::Denied, wait, index };
+        if let Some(wait) = limit
+            .wait(state, now, cost)
+            .filter(|wait| *wait > ruling.wait)
+        {
+            ruling = Ruling {
+                verdict: Verdict::Denied,
+                wait,
+                index,
+            };
         }
     }
     ruling
@@ -128,7 +169,10 @@ fn rule<A: Algorithm>(limits: &[A], states: &[A::State], now: u64, cost: u64) ->
 
 #[cold]
 fn first_never<A: Algorithm>(limits: &[A], cost: u64) -> usize {
-    limits.iter().position(|limit| cost > limit.capacity_cost()).unwrap_or(0)
+    limits
+        .iter()
+        .position(|limit| cost > limit.capacity_cost())
+        .unwrap_or(0)
 }
 
 /// Takes the cost from all, and answers the longest delay.
@@ -151,12 +195,22 @@ fn tightest<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> usize 
         return 0;
     }
     let by_remaining = |(_, (limit, state)): &(usize, (&A, &A::State))| limit.remaining(state, now);
-    limits.iter().zip(states).enumerate().min_by_key(by_remaining).map_or(0, |(index, _)| index)
+    limits
+        .iter()
+        .zip(states)
+        .enumerate()
+        .min_by_key(by_remaining)
+        .map_or(0, |(index, _)| index)
 }
 
 #[inline(always)]
 fn longest_reset<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> u64 {
-    limits.iter().zip(states).map(|(limit, state)| limit.reset_after(state, now)).max().unwrap_or(0)
+    limits
+        .iter()
+        .zip(states)
+        .map(|(limit, state)| limit.reset_after(state, now))
+        .max()
+        .unwrap_or(0)
 }
 
 /// Capacities, and what remains of them, are at most 10^9: they fit.

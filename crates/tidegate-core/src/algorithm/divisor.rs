@@ -12,7 +12,10 @@ impl Divisor {
     /// `divisor` is at least 2.
     pub(super) fn new(divisor: u64) -> Self {
         let reciprocal = (1u128 << 64) / u128::from(divisor.max(2));
-        Self { divisor: divisor.max(2), reciprocal: reciprocal as u64 }
+        Self {
+            divisor: divisor.max(2),
+            reciprocal: reciprocal as u64,
+        }
     }
 
     /// `number` / divisor, rounded down.
@@ -31,12 +34,39 @@ mod tests {
     #[test]
     fn divides_as_division_does() {
         let mut random = fastrand::Rng::with_seed(1);
-        let edges = [2, 3, 5, 7, 1_000, 1_000_000_007, 1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX - 1, u64::MAX];
-        let drawn: Vec<u64> = (0..1_000).map(|_| random.u64(..) >> random.u32(0..63)).collect();
-        for divisor in edges.into_iter().chain(drawn).filter(|divisor| *divisor >= 2) {
+        let edges = [
+            2,
+            3,
+            5,
+            7,
+            1_000,
+            1_000_000_007,
+            1 << 32,
+            (1 << 63) - 1,
+            1 << 63,
+            u64::MAX - 1,
+            u64::MAX,
+        ];
+        let drawn: Vec<u64> = (0..1_000)
+            .map(|_| random.u64(..) >> random.u32(0..63))
+            .collect();
+        for divisor in edges
+            .into_iter()
+            .chain(drawn)
+            .filter(|divisor| *divisor >= 2)
+        {
             let by = Divisor::new(divisor);
-            let near = [0, 1, divisor - 1, divisor, divisor.saturating_add(1), u64::MAX];
-            let far: Vec<u64> = (0..100).map(|_| random.u64(..) >> random.u32(0..63)).collect();
+            let near = [
+                0,
+                1,
+                divisor - 1,
+                divisor,
+                divisor.saturating_add(1),
+                u64::MAX,
+            ];
+            let far: Vec<u64> = (0..100)
+                .map(|_| random.u64(..) >> random.u32(0..63))
+                .collect();
             for number in near.into_iter().chain(far) {
                 assert_eq!(by.divide(number), number / divisor, "{number} / {divisor}");
             }

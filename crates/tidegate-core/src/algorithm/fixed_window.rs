@@ -39,7 +39,11 @@ impl FixedWindow {
     /// The end of the window that a request opens now.
     #[inline]
     fn new_end(&self, now: u64) -> u64 {
-        if self.opens_with_first_hit { now.saturating_add(self.period) } else { end_of_window(now, self.period) }
+        if self.opens_with_first_hit {
+            now.saturating_add(self.period)
+        } else {
+            end_of_window(now, self.period)
+        }
     }
 }
 
@@ -69,13 +73,18 @@ impl Algorithm for FixedWindow {
 
     #[inline]
     fn wait(&self, state: &WindowState, now: u64, cost: u64) -> Option<u64> {
-        (state.count_at(now).saturating_add(cost) > self.limit).then(|| state.end.saturating_sub(now))
+        (state.count_at(now).saturating_add(cost) > self.limit)
+            .then(|| state.end.saturating_sub(now))
     }
 
     #[inline]
     fn take(&self, state: &mut WindowState, now: u64, cost: u64) {
         let count = state.count_at(now).saturating_add(cost);
-        let end = if now < state.end { state.end } else { self.new_end(now) };
+        let end = if now < state.end {
+            state.end
+        } else {
+            self.new_end(now)
+        };
         *state = WindowState { end, count };
     }
 
@@ -83,11 +92,21 @@ impl Algorithm for FixedWindow {
     fn give_back(&self, state: &mut WindowState, now: u64, cost: u64) {
         let count = state.count_at(now).saturating_sub(cost);
         // A count of 0 closes the window: the state is a fresh one.
-        *state = if count > 0 { WindowState { end: state.end, count } } else { WindowState::default() };
+        *state = if count > 0 {
+            WindowState {
+                end: state.end,
+                count,
+            }
+        } else {
+            WindowState::default()
+        };
     }
 
     fn claim(&self, state: &WindowState, _now: u64) -> Claim {
-        Claim { time: state.end, part: 0 }
+        Claim {
+            time: state.end,
+            part: 0,
+        }
     }
 
     fn give_back_claimed(&self, state: &mut WindowState, now: u64, claim: Claim, cost: u64) {
@@ -109,6 +128,10 @@ impl Algorithm for FixedWindow {
 
     #[inline]
     fn reset_after(&self, state: &WindowState, now: u64) -> u64 {
-        if state.count_at(now) > 0 { state.end - now } else { 0 }
+        if state.count_at(now) > 0 {
+            state.end - now
+        } else {
+            0
+        }
     }
 }

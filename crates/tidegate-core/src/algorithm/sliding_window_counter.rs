@@ -25,7 +25,10 @@ pub(crate) struct SlidingWindowCounter {
 
 impl SlidingWindowCounter {
     pub(crate) fn new(limit: &Limit) -> Self {
-        Self { limit: limit.limit() * THOUSANDTHS, period: limit.period_ns() }
+        Self {
+            limit: limit.limit() * THOUSANDTHS,
+            period: limit.period_ns(),
+        }
     }
 
     #[inline]
@@ -41,13 +44,18 @@ impl SlidingWindowCounter {
         }
         let end = end_of_window(now, self.period);
         let is_next_window = now - state.end < self.period;
-        CounterState { end, current: 0, previous: if is_next_window { state.current } else { 0 } }
+        CounterState {
+            end,
+            current: 0,
+            previous: if is_next_window { state.current } else { 0 },
+        }
     }
 
     /// `previous` weighed by its share in sight, plus `current`: times the period.
     #[inline]
     fn usage(&self, state: &CounterState, now: u64) -> u128 {
-        (u128::from(state.previous) * u128::from(state.end - now)).saturating_add(self.times_period(state.current))
+        (u128::from(state.previous) * u128::from(state.end - now))
+            .saturating_add(self.times_period(state.current))
     }
 
     #[inline]
@@ -85,7 +93,11 @@ impl Algorithm for SlidingWindowCounter {
     #[inline]
     fn wait(&self, state: &CounterState, now: u64, cost: u64) -> Option<u64> {
         let state = self.at(state, now);
-        if self.usage(&state, now).saturating_add(self.times_period(cost)) <= self.times_period(self.limit) {
+        if self
+            .usage(&state, now)
+            .saturating_add(self.times_period(cost))
+            <= self.times_period(self.limit)
+        {
             return None;
         }
         let left = state.end - now;
@@ -112,7 +124,10 @@ impl Algorithm for SlidingWindowCounter {
     }
 
     fn claim(&self, state: &CounterState, _now: u64) -> Claim {
-        Claim { time: state.end, part: 0 }
+        Claim {
+            time: state.end,
+            part: 0,
+        }
     }
 
     fn give_back_claimed(&self, state: &mut CounterState, now: u64, claim: Claim, cost: u64) {
@@ -126,15 +141,21 @@ impl Algorithm for SlidingWindowCounter {
 
     fn charge(&self, state: &mut CounterState, now: u64, cost: u64) {
         *state = self.at(state, now);
-        let free = self.times_period(self.limit).saturating_sub(self.usage(state, now));
+        let free = self
+            .times_period(self.limit)
+            .saturating_sub(self.usage(state, now));
         // At most the limit: it fits.
-        state.current = state.current.saturating_add(cost.min((free / u128::from(self.period)) as u64));
+        state.current = state
+            .current
+            .saturating_add(cost.min((free / u128::from(self.period)) as u64));
     }
 
     #[inline]
     fn remaining(&self, state: &CounterState, now: u64) -> u64 {
         let state = self.at(state, now);
-        let free = self.times_period(self.limit).saturating_sub(self.usage(&state, now));
+        let free = self
+            .times_period(self.limit)
+            .saturating_sub(self.usage(&state, now));
         // At most the limit: it fits. Two divisions, each by a number of 64 bits.
         (free / u128::from(self.period)) as u64 / THOUSANDTHS
     }
@@ -143,7 +164,11 @@ impl Algorithm for SlidingWindowCounter {
     fn reset_after(&self, state: &CounterState, now: u64) -> u64 {
         let state = self.at(state, now);
         match state {
-            CounterState { current: 0, previous: 0, .. } => 0,
+            CounterState {
+                current: 0,
+                previous: 0,
+                ..
+            } => 0,
             CounterState { current: 0, .. } => state.end - now,
             _ => (state.end - now).saturating_add(self.period),
         }

@@ -29,17 +29,29 @@ struct Entry {
 impl LogState {
     /// Of entries by their times and running totals, oldest first.
     pub(crate) fn of_totals(totals: impl IntoIterator<Item = (u64, u64)>) -> Self {
-        Self { entries: totals.into_iter().map(|(at, total)| Entry { at, total }).collect(), base: 0 }
+        Self {
+            entries: totals
+                .into_iter()
+                .map(|(at, total)| Entry { at, total })
+                .collect(),
+            base: 0,
+        }
     }
 
     /// The running total before the first entry, and the entries by their times and running totals, oldest first.
     pub(crate) fn parts(&self) -> (u64, impl ExactSizeIterator<Item = (u64, u64)> + '_) {
-        (self.base, self.entries.iter().map(|entry| (entry.at, entry.total)))
+        (
+            self.base,
+            self.entries.iter().map(|entry| (entry.at, entry.total)),
+        )
     }
 
     /// Of what [`parts`](Self::parts) tells.
     pub(crate) fn of_parts(base: u64, totals: impl IntoIterator<Item = (u64, u64)>) -> Self {
-        Self { base, ..Self::of_totals(totals) }
+        Self {
+            base,
+            ..Self::of_totals(totals)
+        }
     }
 
     fn last_at(&self) -> Option<u64> {
@@ -53,7 +65,10 @@ impl LogState {
     /// The running total with the first `count` entries.
     fn total_of_first(&self, count: usize) -> u64 {
         match count.checked_sub(1) {
-            Some(last) => self.entries.get(last).map_or(self.base, |entry| entry.total),
+            Some(last) => self
+                .entries
+                .get(last)
+                .map_or(self.base, |entry| entry.total),
             None => self.base,
         }
     }
@@ -70,7 +85,9 @@ impl LogState {
     /// Takes up to `cost` from the entry of time `at`, if there is one.
     fn take_from(&mut self, at: u64, cost: u64) {
         let index = self.entries.partition_point(|entry| entry.at < at);
-        let Some(entry) = self.entries.get(index).filter(|entry| entry.at == at) else { return };
+        let Some(entry) = self.entries.get(index).filter(|entry| entry.at == at) else {
+            return;
+        };
         let amount = entry.total.wrapping_sub(self.total_of_first(index));
         let given = cost.min(amount);
         for later in self.entries.range_mut(index..) {
@@ -105,16 +122,19 @@ pub(crate) struct SlidingWindowLog {
 
 impl SlidingWindowLog {
     pub(crate) fn new(limit: &Limit) -> Self {
-        Self { limit: limit.limit() * THOUSANDTHS, period: limit.period_ns() }
+        Self {
+            limit: limit.limit() * THOUSANDTHS,
+            period: limit.period_ns(),
+        }
     }
 
     /// How many entries, from the oldest on, have expired.
     fn expired(&self, state: &LogState, now: u64) -> usize {
         // Most often none or only the oldest: no halving for these.
         match state.entries.front() {
-            Some(first) if now.saturating_sub(first.at) >= self.period => {
-                state.entries.partition_point(|entry| now.saturating_sub(entry.at) >= self.period)
-            }
+            Some(first) if now.saturating_sub(first.at) >= self.period => state
+                .entries
+                .partition_point(|entry| now.saturating_sub(entry.at) >= self.period),
             _ => 0,
         }
     }
@@ -127,7 +147,9 @@ impl SlidingWindowLog {
     }
 
     fn live(&self, state: &LogState, now: u64) -> u64 {
-        state.total().wrapping_sub(state.total_of_first(self.expired(state, now)))
+        state
+            .total()
+            .wrapping_sub(state.total_of_first(self.expired(state, now)))
     }
 }
 
@@ -151,7 +173,10 @@ impl Algorithm for SlidingWindowLog {
     }
 
     fn wait(&self, state: &LogState, now: u64, cost: u64) -> Option<u64> {
-        let excess = self.live(state, now).saturating_add(cost).saturating_sub(self.limit);
+        let excess = self
+            .live(state, now)
+            .saturating_add(cost)
+            .saturating_sub(self.limit);
         if excess == 0 {
             return None;
         }
@@ -162,7 +187,11 @@ impl Algorithm for SlidingWindowLog {
             let is_live = now.saturating_sub(entry.at) < self.period;
             !is_live || entry.total.wrapping_sub(before) < excess
         });
-        let at = state.entries.get(kept).or(state.entries.back()).map_or(now, |entry| entry.at);
+        let at = state
+            .entries
+            .get(kept)
+            .or(state.entries.back())
+            .map_or(now, |entry| entry.at);
         Some(at.saturating_add(self.period).saturating_sub(now))
     }
 
@@ -178,8 +207,12 @@ impl Algorithm for SlidingWindowLog {
         let kept = live - cost.min(live);
         let total = state.base.wrapping_add(kept);
         let before = state.base;
-        let whole = state.entries.partition_point(|entry| entry.total.wrapping_sub(before) < kept);
-        state.entries.truncate(if kept == 0 { 0 } else { whole + 1 });
+        let whole = state
+            .entries
+            .partition_point(|entry| entry.total.wrapping_sub(before) < kept);
+        state
+            .entries
+            .truncate(if kept == 0 { 0 } else { whole + 1 });
         if let Some(last) = state.entries.back_mut() {
             last.total = total;
         }

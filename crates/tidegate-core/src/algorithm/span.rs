@@ -73,7 +73,10 @@ impl Span for Fractional {
     fn of_parts(parts: u128, denominator: u64) -> Self {
         let denominator = u128::from(denominator);
         let ns = u64::try_from(parts / denominator).unwrap_or(u64::MAX);
-        Self { ns, part: (parts % denominator) as u64 }
+        Self {
+            ns,
+            part: (parts % denominator) as u64,
+        }
     }
 
     #[inline]
@@ -96,9 +99,15 @@ impl Span for Fractional {
         // Parts are below 10^12: their sum fits.
         let part = self.part + other.part;
         if part >= denominator {
-            return Self { ns: self.ns + other.ns + 1, part: part - denominator };
+            return Self {
+                ns: self.ns + other.ns + 1,
+                part: part - denominator,
+            };
         }
-        Self { ns: self.ns + other.ns, part }
+        Self {
+            ns: self.ns + other.ns,
+            part,
+        }
     }
 
     #[inline]
@@ -107,9 +116,15 @@ impl Span for Fractional {
             return Self::default();
         }
         if self.part >= other.part {
-            return Self { ns: self.ns - other.ns, part: self.part - other.part };
+            return Self {
+                ns: self.ns - other.ns,
+                part: self.part - other.part,
+            };
         }
         // Longer with the smaller part: at least one whole nanosecond more.
-        Self { ns: self.ns - other.ns - 1, part: self.part + denominator - other.part }
+        Self {
+            ns: self.ns - other.ns - 1,
+            part: self.part + denominator - other.part,
+        }
     }
 }

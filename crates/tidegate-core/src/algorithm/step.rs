@@ -2,8 +2,8 @@
 
 use super::bucket::is_whole;
 use super::{
-    Algorithm, Bucket, BucketState, Claim, CounterState, FixedWindow, Fractional, LogState, SlidingWindowCounter,
-    SlidingWindowLog, Whole, WindowState,
+    Algorithm, Bucket, BucketState, Claim, CounterState, FixedWindow, Fractional, LogState,
+    SlidingWindowCounter, SlidingWindowLog, Whole, WindowState,
 };
 use crate::identity::BucketNumbers;
 use crate::policy::{self, Limit};
@@ -34,8 +34,12 @@ impl StepState {
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             Self::Log(log) => log.bytes(),
-            Self::Bucket(BucketVersions { others: Some(others), .. }) => {
-                size_of_val(&**others) + others.capacity() * size_of::<(BucketNumbers, BucketState)>()
+            Self::Bucket(BucketVersions {
+                others: Some(others),
+                ..
+            }) => {
+                size_of_val(&**others)
+                    + others.capacity() * size_of::<(BucketNumbers, BucketState)>()
             }
             Self::Fresh | Self::Bucket(_) | Self::Window(_) | Self::Counter(_) => 0,
         }
@@ -73,13 +77,20 @@ impl BucketVersions {
         let mut others = self.others.take().map_or_else(Vec::new, |others| *others);
         others.push((self.numbers, self.state));
         others.retain(|(_, state)| state.free_at >= now);
-        let own = others.iter().position(|(other, _)| *other == numbers).map(|at| others.swap_remove(at).1);
+        let own = others
+            .iter()
+            .position(|(other, _)| *other == numbers)
+            .map(|at| others.swap_remove(at).1);
         if others.len() > MAX_OTHERS
             && let Some(soonest) = (0..others.len()).min_by_key(|at| others[*at].1.free_at)
         {
             others.swap_remove(soonest);
         }
-        *self = Self { numbers, state: own.unwrap_or_default(), others: None };
+        *self = Self {
+            numbers,
+            state: own.unwrap_or_default(),
+            others: None,
+        };
         if !others.is_empty() {
             self.others = Some(Box::new(others));
         }
@@ -101,7 +112,9 @@ impl Step {
         match self {
             Self::WholeBucket(bucket) => Some(bucket.numbers()),
             Self::Bucket(bucket) => Some(bucket.numbers()),
-            Self::FixedWindow(_) | Self::SlidingWindowCounter(_) | Self::SlidingWindowLog(_) => None,
+            Self::FixedWindow(_) | Self::SlidingWindowCounter(_) | Self::SlidingWindowLog(_) => {
+                None
+            }
         }
     }
 
@@ -110,7 +123,9 @@ impl Step {
         match self {
             Self::WholeBucket(bucket) => Some(Self::WholeBucket(bucket.with_any_rate())),
             Self::Bucket(bucket) => Some(Self::Bucket(bucket.with_any_rate())),
-            Self::FixedWindow(_) | Self::SlidingWindowCounter(_) | Self::SlidingWindowLog(_) => None,
+            Self::FixedWindow(_) | Self::SlidingWindowCounter(_) | Self::SlidingWindowLog(_) => {
+                None
+            }
         }
     }
 
@@ -118,24 +133,40 @@ impl Step {
         match self {
             Self::WholeBucket(bucket) => bucket.has_any_rate(),
             Self::Bucket(bucket) => bucket.has_any_rate(),
-            Self::FixedWindow(_) | Self::SlidingWindowCounter(_) | Self::SlidingWindowLog(_) => false,
+            Self::FixedWindow(_) | Self::SlidingWindowCounter(_) | Self::SlidingWindowLog(_) => {
+                false
+            }
         }
     }
 
     /// The state of a bucket with this step's numbers.
     pub(crate) fn bucket_state(&self, state: BucketState) -> StepState {
         let numbers = self.numbers().unwrap_or_default();
-        StepState::Bucket(BucketVersions { numbers, state, others: None })
+        StepState::Bucket(BucketVersions {
+            numbers,
+            state,
+            others: None,
+        })
     }
 
     pub(crate) fn new(limit: &Limit) -> Self {
         match limit.algorithm() {
-            policy::Algorithm::TokenBucket | policy::Algorithm::LeakyBucket | policy::Algorithm::Gcra => {
-                if is_whole(limit) { Self::WholeBucket(Bucket::new(limit)) } else { Self::Bucket(Bucket::new(limit)) }
+            policy::Algorithm::TokenBucket
+            | policy::Algorithm::LeakyBucket
+            | policy::Algorithm::Gcra => {
+                if is_whole(limit) {
+                    Self::WholeBucket(Bucket::new(limit))
+                } else {
+                    Self::Bucket(Bucket::new(limit))
+                }
             }
             policy::Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::new(limit)),
-            policy::Algorithm::SlidingWindowCounter => Self::SlidingWindowCounter(SlidingWindowCounter::new(limit)),
-            policy::Algorithm::SlidingWindowLog => Self::SlidingWindowLog(SlidingWindowLog::new(limit)),
+            policy::Algorithm::SlidingWindowCounter => {
+                Self::SlidingWindowCounter(SlidingWindowCounter::new(limit))
+            }
+            policy::Algorithm::SlidingWindowLog => {
+                Self::SlidingWindowLog(SlidingWindowLog::new(limit))
+            }
         }
     }
 
@@ -153,8 +184,13 @@ impl Step {
 macro_rules! dispatch {
     ($step:expr, $state:expr, |$algorithm:ident, $own:ident| $call:expr, $otherwise:expr) => {
         match ($step, $state) {
-            (Step::WholeBucket($algorithm), StepState::Bucket(BucketVersions { state: $own, .. })) => $call,
-            (Step::Bucket($algorithm), StepState::Bucket(BucketVersions { state: $own, .. })) => $call,
+            (
+                Step::WholeBucket($algorithm),
+                StepState::Bucket(BucketVersions { state: $own, .. }),
+            ) => $call,
+            (Step::Bucket($algorithm), StepState::Bucket(BucketVersions { state: $own, .. })) => {
+                $call
+            }
             (Step::FixedWindow($algorithm), StepState::Window($own)) => $call,
             (Step::SlidingWindowCounter($algorithm), StepState::Counter($own)) => $call,
             (Step::SlidingWindowLog($algorithm), StepState::Log($own)) => $call,
@@ -194,7 +230,12 @@ impl Algorithm for Step {
     }
 
     fn take(&self, state: &mut StepState, now: u64, cost: u64) {
-        dispatch!(self, &mut *state, |step, own| return step.take(own, now, cost), ());
+        dispatch!(
+            self,
+            &mut *state,
+            |step, own| return step.take(own, now, cost),
+            ()
+        );
         *state = self.fresh();
         dispatch!(self, state, |step, own| step.take(own, now, cost), ());
     }
@@ -204,21 +245,41 @@ impl Algorithm for Step {
     }
 
     fn claim(&self, state: &StepState, now: u64) -> Claim {
-        dispatch!(self, state, |step, own| step.claim(own, now), Claim::default())
+        dispatch!(
+            self,
+            state,
+            |step, own| step.claim(own, now),
+            Claim::default()
+        )
     }
 
     fn give_back_claimed(&self, state: &mut StepState, now: u64, claim: Claim, cost: u64) {
-        dispatch!(self, state, |step, own| step.give_back_claimed(own, now, claim, cost), ());
+        dispatch!(
+            self,
+            state,
+            |step, own| step.give_back_claimed(own, now, claim, cost),
+            ()
+        );
     }
 
     fn charge(&self, state: &mut StepState, now: u64, cost: u64) {
-        dispatch!(self, &mut *state, |step, own| return step.charge(own, now, cost), ());
+        dispatch!(
+            self,
+            &mut *state,
+            |step, own| return step.charge(own, now, cost),
+            ()
+        );
         *state = self.fresh();
         dispatch!(self, state, |step, own| step.charge(own, now, cost), ());
     }
 
     fn remaining(&self, state: &StepState, now: u64) -> u64 {
-        dispatch!(self, state, |step, own| step.remaining(own, now), self.capacity())
+        dispatch!(
+            self,
+            state,
+            |step, own| step.remaining(own, now),
+            self.capacity()
+        )
     }
 
     fn reset_after(&self, state: &StepState, now: u64) -> u64 {

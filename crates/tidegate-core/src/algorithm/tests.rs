@@ -23,11 +23,19 @@ fn any_state(random: &mut Rng) -> StepState {
         0 => StepState::Fresh,
         1 => StepState::Bucket(BucketVersions {
             numbers: BucketNumbers::default(),
-            state: BucketState { free_at: a, part: b, mark: c as u8 },
+            state: BucketState {
+                free_at: a,
+                part: b,
+                mark: c as u8,
+            },
             others: None,
         }),
         2 => StepState::Window(WindowState { end: a, count: b }),
-        _ => StepState::Counter(CounterState { end: a, current: b, previous: c }),
+        _ => StepState::Counter(CounterState {
+            end: a,
+            current: b,
+            previous: c,
+        }),
     }
 }
 
@@ -56,10 +64,16 @@ fn no_state_no_time_and_no_cost_panics() {
         for _ in 0..50_000 {
             let mut states: Vec<StepState> = steps.iter().map(|_| any_state(&mut random)).collect();
             for _ in 0..3 {
-                let (now, cost) = (any_number(&mut random), any_number(&mut random).min(1_000_000_000_000));
+                let (now, cost) = (
+                    any_number(&mut random),
+                    any_number(&mut random).min(1_000_000_000_000),
+                );
                 let claims: Vec<Claim> = steps
                     .iter()
-                    .map(|_| Claim { time: any_number(&mut random), part: random.u64(0..1_000_000_000_000) })
+                    .map(|_| Claim {
+                        time: any_number(&mut random),
+                        part: random.u64(0..1_000_000_000_000),
+                    })
                     .collect();
                 let (decision, _) = match random.u8(0..4) {
                     0 => refund(steps, &mut states, now, cost),
@@ -67,7 +81,10 @@ fn no_state_no_time_and_no_cost_panics() {
                     2 => settle(steps, &mut states, &claims, now, random.u64(0..=cost), cost),
                     _ => decide(steps, &mut states, now, cost),
                 };
-                assert!(decision.remaining <= decision.limit, "{text} {states:?} {now} {cost}");
+                assert!(
+                    decision.remaining <= decision.limit,
+                    "{text} {states:?} {now} {cost}"
+                );
             }
         }
     }
@@ -75,7 +92,8 @@ fn no_state_no_time_and_no_cost_panics() {
 
 /// Returns the time ahead of a bucket of any rate after a step under one limit, as it is and as another limit sees it.
 fn ahead_after(before: &str, cost: u64, after: &str) -> (u64, u64) {
-    let [before, after]: [Limit; 2] = [before, after].map(|text| text.parse::<Policy>().unwrap().limits()[0]);
+    let [before, after]: [Limit; 2] =
+        [before, after].map(|text| text.parse::<Policy>().unwrap().limits()[0]);
     let [before, after] = [before, after].map(|limit| Step::new(&limit).with_any_rate().unwrap());
     let (mut states, now) = ([StepState::Fresh], 1_000_000_000_000);
     let (taken, _) = decide(&[before], &mut states, now, cost);
@@ -87,19 +105,35 @@ fn ahead_after(before: &str, cost: u64, after: &str) -> (u64, u64) {
 #[test]
 fn a1_a_bucket_of_any_rate_keeps_its_time_when_the_rate_changes() {
     // Whole to whole: to the nanosecond.
-    assert_eq!(ahead_after("10/s", 3_000, "20/s"), (300_000_000, 300_000_000));
+    assert_eq!(
+        ahead_after("10/s", 3_000, "20/s"),
+        (300_000_000, 300_000_000)
+    );
     // Never brought back to a smaller capacity.
-    assert_eq!(ahead_after("10/s burst=50", 50_000, "10/s burst=5"), (5_000_000_000, 5_000_000_000));
+    assert_eq!(
+        ahead_after("10/s burst=50", 50_000, "10/s burst=5"),
+        (5_000_000_000, 5_000_000_000)
+    );
     // Parts of another denominator: up to the next nanosecond, never down.
     let thirds = ahead_after("3/s", 1_000, "7/s burst=9");
     assert_eq!(thirds, (333_333_334, 333_333_334));
-    assert_eq!(ahead_after("3/s", 1_000, "10/s"), (333_333_334, 333_333_334));
-    assert_eq!(ahead_after("10/s", 1_000, "3/s"), (100_000_000, 100_000_000));
+    assert_eq!(
+        ahead_after("3/s", 1_000, "10/s"),
+        (333_333_334, 333_333_334)
+    );
+    assert_eq!(
+        ahead_after("10/s", 1_000, "3/s"),
+        (100_000_000, 100_000_000)
+    );
 }
 
 #[test]
 fn a1_a_smaller_capacity_denies_a_bucket_of_any_rate_for_the_true_time() {
-    let step = |text: &str| Step::new(&text.parse::<Policy>().unwrap().limits()[0]).with_any_rate().unwrap();
+    let step = |text: &str| {
+        Step::new(&text.parse::<Policy>().unwrap().limits()[0])
+            .with_any_rate()
+            .unwrap()
+    };
     let (large, small) = ([step("gcra 10/s burst=50")], [step("gcra 10/s burst=5")]);
     let (mut states, now) = ([StepState::Fresh], 1_000_000_000_000);
     decide(&large, &mut states, now, 50_000);
@@ -107,17 +141,31 @@ fn a1_a_smaller_capacity_denies_a_bucket_of_any_rate_for_the_true_time() {
     assert_eq!((denied.is_denied(), written), (true, Written::Nothing));
     let wait = denied.retry_after().unwrap().as_nanos() as u64;
     assert_eq!(wait, 4_600_000_000);
-    assert!(decide(&small, &mut states.clone(), now + wait - 1, 1_000).0.is_denied());
-    assert!(decide(&small, &mut states.clone(), now + wait, 1_000).0.is_allowed());
+    assert!(
+        decide(&small, &mut states.clone(), now + wait - 1, 1_000)
+            .0
+            .is_denied()
+    );
+    assert!(
+        decide(&small, &mut states.clone(), now + wait, 1_000)
+            .0
+            .is_allowed()
+    );
     // The large bucket is as empty as before.
     assert!(decide(&large, &mut states, now, 1_000).0.is_denied());
 }
 
 #[test]
 fn a1_buckets_with_other_numbers_in_one_record_count_apart() {
-    let [old, new]: [Policy; 2] = ["100/minute; fixed_window 1000/day", "100/minute burst=20; fixed_window 900/day"]
-        .map(|text| text.parse().unwrap());
-    let (mut record, now) = (crate::Record::default(), crate::Timestamp::from_nanos(86_400_000_000_000));
+    let [old, new]: [Policy; 2] = [
+        "100/minute; fixed_window 1000/day",
+        "100/minute burst=20; fixed_window 900/day",
+    ]
+    .map(|text| text.parse().unwrap());
+    let (mut record, now) = (
+        crate::Record::default(),
+        crate::Timestamp::from_nanos(86_400_000_000_000),
+    );
     let ask = |policy: &Policy, record: &mut crate::Record, cost| {
         policy.decide(record, now, crate::Cost::from_thousandths(cost).unwrap())
     };
@@ -133,19 +181,40 @@ fn a1_buckets_with_other_numbers_in_one_record_count_apart() {
     }
     let window = ["fixed_window 1000/day; 100/minute"].map(|text| text.parse::<Policy>().unwrap());
     assert_eq!(window[0].stored_order(), None);
-    assert_eq!(record.as_states()[0], StepState::Window(WindowState { end: 172_800_000_000_000, count: 120_000 }));
+    assert_eq!(
+        record.as_states()[0],
+        StepState::Window(WindowState {
+            end: 172_800_000_000_000,
+            count: 120_000
+        })
+    );
 }
 
 #[test]
 fn windows_keep_their_counts_when_their_limit_changes() {
-    for kind in ["fixed_window", "sliding_window_counter", "sliding_window_log"] {
+    for kind in [
+        "fixed_window",
+        "sliding_window_counter",
+        "sliding_window_log",
+    ] {
         let mut states = [StepState::Fresh];
-        let step = |limit: u64| Step::new(&format!("{kind} {limit}/hour").parse::<Policy>().unwrap().limits()[0]);
+        let step = |limit: u64| {
+            Step::new(
+                &format!("{kind} {limit}/hour")
+                    .parse::<Policy>()
+                    .unwrap()
+                    .limits()[0],
+            )
+        };
         let now = 7_200_000_000_000;
         assert_eq!(decide(&[step(10)], &mut states, now, 8_000).0.remaining, 2);
         assert_eq!(decide(&[step(20)], &mut states, now, 0).0.remaining, 12);
         let (lowered, _) = decide(&[step(5)], &mut states, now, 1_000);
-        assert_eq!((lowered.remaining, lowered.is_allowed()), (0, false), "{kind}");
+        assert_eq!(
+            (lowered.remaining, lowered.is_allowed()),
+            (0, false),
+            "{kind}"
+        );
     }
 }
 
@@ -156,8 +225,16 @@ fn a_denial_and_a_look_write_nothing() {
     let (mut states, now) = (vec![StepState::Fresh; 4], 1_000_000_000_000);
     assert_eq!(decide(steps, &mut states, now, 3_000).1, Written::States);
     let before = states.clone();
-    for (later, cost) in [(0, 1_000), (0, 0), (500_000_000, 4_000), (3_600_000_000_000, 0)] {
-        assert_eq!(decide(steps, &mut states, now + later, cost).1, Written::Nothing);
+    for (later, cost) in [
+        (0, 1_000),
+        (0, 0),
+        (500_000_000, 4_000),
+        (3_600_000_000_000, 0),
+    ] {
+        assert_eq!(
+            decide(steps, &mut states, now + later, cost).1,
+            Written::Nothing
+        );
         assert_eq!(states, before);
     }
     // But for a state from the future.

@@ -31,7 +31,8 @@ impl Line {
     #[inline]
     pub(super) fn after(&self, since: u64) -> u64 {
         // Of two stretches at most, so 20 ms: their nanoseconds times 2^32 are below 2^57.
-        self.time.wrapping_add(since.wrapping_mul(self.speed) >> SPEED_BITS)
+        self.time
+            .wrapping_add(since.wrapping_mul(self.speed) >> SPEED_BITS)
     }
 }
 
@@ -40,13 +41,17 @@ pub(super) fn speed(counts: u64, time: u64) -> Option<u64> {
     if counts == 0 || time == 0 {
         return None;
     }
-    u64::try_from((u128::from(time) << SPEED_BITS) / u128::from(counts)).ok().filter(|speed| *speed > 0)
+    u64::try_from((u128::from(time) << SPEED_BITS) / u128::from(counts))
+        .ok()
+        .filter(|speed| *speed > 0)
 }
 
 /// How many counts there are in a time at a speed: at most ten a nanosecond, whatever was measured.
 pub(super) fn counts(time: u64, speed: u64) -> u64 {
     let counts = (u128::from(time) << SPEED_BITS) / u128::from(speed.max(1));
-    u64::try_from(counts).unwrap_or(u64::MAX).min(time.saturating_mul(10))
+    u64::try_from(counts)
+        .unwrap_or(u64::MAX)
+        .min(time.saturating_mul(10))
 }
 
 /// A speed that gains `time` in so many counts over another, or loses it.
@@ -69,7 +74,13 @@ pub(super) struct Anchor {
 impl Anchor {
     pub(super) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { version: zero(), count: zero(), time: zero(), speed: zero(), stretch: zero() }
+        Self {
+            version: zero(),
+            count: zero(),
+            time: zero(),
+            speed: zero(),
+            stretch: zero(),
+        }
     }
 
     /// `None` if it is being written for longer than that takes, because the writer was interrupted.
@@ -95,13 +106,15 @@ impl Anchor {
     /// Only one thread at a time may.
     pub(super) fn set(&self, line: Line) {
         let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        self.version
+            .store(version.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         self.count.store(line.count, Ordering::Relaxed);
         self.time.store(line.time, Ordering::Relaxed);
         self.speed.store(line.speed, Ordering::Relaxed);
         self.stretch.store(line.stretch, Ordering::Relaxed);
-        self.version.store(version.wrapping_add(2), Ordering::Release);
+        self.version
+            .store(version.wrapping_add(2), Ordering::Release);
     }
 }
 
@@ -119,9 +132,20 @@ mod loom_tests {
             let anchor = Arc::new(Anchor::new());
             let writer = Arc::clone(&anchor);
             let thread = thread::spawn(move || {
-                writer.set(Line { count: 1, time: 1, speed: 1, stretch: 1 });
+                writer.set(Line {
+                    count: 1,
+                    time: 1,
+                    speed: 1,
+                    stretch: 1,
+                });
             });
-            if let Some(Line { count, time, speed, stretch }) = anchor.line() {
+            if let Some(Line {
+                count,
+                time,
+                speed,
+                stretch,
+            }) = anchor.line()
+            {
                 assert!(count == time && time == speed && speed == stretch);
             }
             thread.join().unwrap();

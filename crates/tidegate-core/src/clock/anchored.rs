@@ -42,7 +42,9 @@ struct Reading {
 /// The wall clock, in nanoseconds since the epoch.
 #[allow(clippy::disallowed_methods)] // Here the clocks are read.
 fn wall() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since_epoch.as_nanos()).unwrap_or(0)
 }
 
@@ -70,7 +72,9 @@ impl AnchoredClock {
 
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        let Some(line) = self.anchor.line() else { return self.ask() };
+        let Some(line) = self.anchor.line() else {
+            return self.ask();
+        };
         match line.at(hardware::counter()) {
             Some(time) => time,
             None => self.read_and_anchor(line),
@@ -79,7 +83,8 @@ impl AnchoredClock {
 
     /// What the system's clock says.
     fn ask(&self) -> u64 {
-        self.epoch.saturating_add(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.epoch
+            .saturating_add(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// What the system's clock says, and both clocks together unless the thread was interrupted in between.
@@ -87,7 +92,10 @@ impl AnchoredClock {
         let before = hardware::counter();
         let time = self.ask();
         let between = hardware::counter().wrapping_sub(before);
-        let reading = Reading { count: before.wrapping_add(between / 2), time };
+        let reading = Reading {
+            count: before.wrapping_add(between / 2),
+            time,
+        };
         (time, (between < LONGEST_READING).then_some(reading))
     }
 
@@ -105,13 +113,22 @@ impl AnchoredClock {
         // On along the old line where it was in force until just now, so that nobody sees a step.
         let since = hardware::counter().wrapping_sub(line.count);
         let is_recent = since < 2 * line.stretch;
-        if is_recent && self.has_counter.load(Ordering::Relaxed) { line.after(since) } else { self.ask() }
+        if is_recent && self.has_counter.load(Ordering::Relaxed) {
+            line.after(since)
+        } else {
+            self.ask()
+        }
     }
 
     /// Sets the line for the next stretch.
     fn anchor_at(&self, reading: Reading, last: &mut Option<Reading>) {
-        let Some(previous) = last.replace(reading) else { return };
-        let (Some(line), Some(counts)) = (self.anchor.line(), reading.count.checked_sub(previous.count)) else {
+        let Some(previous) = last.replace(reading) else {
+            return;
+        };
+        let (Some(line), Some(counts)) = (
+            self.anchor.line(),
+            reading.count.checked_sub(previous.count),
+        ) else {
             return self.distrust();
         };
         let stretch = reading.time.saturating_sub(previous.time);
@@ -123,7 +140,11 @@ impl AnchoredClock {
             // Nobody asked for a while. What was between may have been a pause in which one clock stood still: nothing
             // to measure a speed by, and nothing to be continuous with.
             if line.stretch > 0 {
-                self.anchor.set(Line { count: reading.count, time: reading.time, ..line });
+                self.anchor.set(Line {
+                    count: reading.count,
+                    time: reading.time,
+                    ..line
+                });
             }
             return;
         }
@@ -136,7 +157,12 @@ impl AnchoredClock {
     /// From where the last line has come to, so fast that it meets the system's clock at the end of the stretch.
     fn go_on(&self, line: Line, reading: Reading, speed: u64) {
         let counts = anchor::counts(STRETCH, speed);
-        let next = Line { count: reading.count, time: reading.time, speed, stretch: counts };
+        let next = Line {
+            count: reading.count,
+            time: reading.time,
+            speed,
+            stretch: counts,
+        };
         if line.stretch == 0 {
             return self.anchor.set(next);
         }
@@ -147,7 +173,11 @@ impl AnchoredClock {
             return self.distrust();
         }
         let behind = reading.time.wrapping_sub(ours) as i64;
-        self.anchor.set(Line { time: ours, speed: anchor::corrected(speed, behind, counts), ..next });
+        self.anchor.set(Line {
+            time: ours,
+            speed: anchor::corrected(speed, behind, counts),
+            ..next
+        });
     }
 
     fn distrust(&self) {
@@ -169,7 +199,10 @@ mod tests {
             let before = clock.ask();
             let ours = clock.now();
             let after = clock.ask();
-            assert!(before <= ours + TOLERANCE && ours <= after + TOLERANCE, "{before} {ours} {after}");
+            assert!(
+                before <= ours + TOLERANCE && ours <= after + TOLERANCE,
+                "{before} {ours} {after}"
+            );
             assert!(last <= ours + TOLERANCE, "back from {last} to {ours}");
             last = ours;
         }
@@ -180,23 +213,48 @@ mod tests {
     fn a_pause_of_one_clock_does_not_set_the_speed() {
         let clock = AnchoredClock::start();
         let speed = anchor::speed(3, 1).unwrap();
-        let before = Line { count: 1_000, time: 5_000, speed, stretch: anchor::counts(STRETCH, speed) };
+        let before = Line {
+            count: 1_000,
+            time: 5_000,
+            speed,
+            stretch: anchor::counts(STRETCH, speed),
+        };
         clock.anchor.set(before);
-        let mut last = Some(Reading { count: 1_000, time: 5_000 });
-        let after = Reading { count: 1_000 + 3 * 3_600_000_000_000, time: 5_000 + 3 * STRETCH };
+        let mut last = Some(Reading {
+            count: 1_000,
+            time: 5_000,
+        });
+        let after = Reading {
+            count: 1_000 + 3 * 3_600_000_000_000,
+            time: 5_000 + 3 * STRETCH,
+        };
         clock.anchor_at(after, &mut last);
         let line = clock.anchor.line().unwrap();
-        assert_eq!(line, Line { count: after.count, time: after.time, ..before });
+        assert_eq!(
+            line,
+            Line {
+                count: after.count,
+                time: after.time,
+                ..before
+            }
+        );
     }
 
     #[test]
     fn a_counter_that_runs_wild_is_not_trusted_again() {
         let clock = AnchoredClock::start();
         // A line that is far from the truth, at the end of its stretch, and a reading from when it began.
-        let (_, reading) = std::iter::repeat_with(|| clock.read_both()).find(|(_, reading)| reading.is_some()).unwrap();
+        let (_, reading) = std::iter::repeat_with(|| clock.read_both())
+            .find(|(_, reading)| reading.is_some())
+            .unwrap();
         let reading = reading.unwrap();
         let speed = anchor::speed(1_000, 1_000).unwrap();
-        clock.anchor.set(Line { count: reading.count, time: reading.time + 10 * TOLERANCE, speed, stretch: 1 });
+        clock.anchor.set(Line {
+            count: reading.count,
+            time: reading.time + 10 * TOLERANCE,
+            speed,
+            stretch: 1,
+        });
         let line = clock.anchor.line().unwrap();
         clock.go_on(line, reading, speed);
         assert!(!clock.has_counter.load(Ordering::Relaxed));

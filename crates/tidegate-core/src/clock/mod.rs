@@ -160,7 +160,11 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         let by = saturating_nanos(by);
         // An update that cannot fail: the closure always answers.
-        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| Some(now.saturating_add(by)));
+        let _ = self
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+                Some(now.saturating_add(by))
+            });
     }
 }
 

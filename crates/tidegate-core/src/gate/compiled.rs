@@ -44,7 +44,13 @@ impl<S: Store> Compiled<S> {
     /// What is the same in the old book is taken over from it, with all that it remembers.
     pub(super) fn new(store: &Arc<S>, settings: &Settings, book: Book, old: Option<&Self>) -> Self {
         let named = |(name, rules): (&Name, &Rules)| {
-            NamedPolicy::new(store, settings, name, rules, old.and_then(|old| old.find(name.as_str())))
+            NamedPolicy::new(
+                store,
+                settings,
+                name,
+                rules,
+                old.and_then(|old| old.find(name.as_str())),
+            )
         };
         let policies = book.entries().map(named).collect();
         Self { book, policies }
@@ -59,14 +65,23 @@ impl<S: Store> Compiled<S> {
     }
 
     fn find(&self, name: &str) -> Option<&NamedPolicy<S>> {
-        let at = self.policies.binary_search_by(|policy| policy.name.as_str().cmp(name)).ok()?;
+        let at = self
+            .policies
+            .binary_search_by(|policy| policy.name.as_str().cmp(name))
+            .ok()?;
         self.policies.get(at)
     }
 
     pub(super) fn policy(&self, name: &str) -> Result<&NamedPolicy<S>, CheckError> {
         self.find(name).ok_or_else(|| CheckError::UnknownPolicy {
             name: name.chars().filter(|c| !c.is_control()).take(64).collect(),
-            known: match self.book.names().map(Name::as_str).collect::<Vec<_>>().join(", ") {
+            known: match self
+                .book
+                .names()
+                .map(Name::as_str)
+                .collect::<Vec<_>>()
+                .join(", ")
+            {
                 none if none.is_empty() => "none, as there are no policies".to_owned(),
                 names => names,
             },
@@ -75,20 +90,43 @@ impl<S: Store> Compiled<S> {
 }
 
 impl<S: Store> NamedPolicy<S> {
-    fn new(store: &Arc<S>, settings: &Settings, name: &Name, rules: &Rules, old: Option<&Self>) -> Self {
+    fn new(
+        store: &Arc<S>,
+        settings: &Settings,
+        name: &Name,
+        rules: &Rules,
+        old: Option<&Self>,
+    ) -> Self {
         let mut settings = settings.clone();
         settings.failure = rules.failure.unwrap_or(settings.failure);
-        let make = |old: Option<&Arc<Held<S>>>, policy: &Policy, tier: Option<&Name>, part: &str| {
-            let namespace = format!("{name}{part}");
-            if let Some(old) = old.filter(|old| old.is(policy, &namespace, &settings)) {
-                return Arc::clone(old);
-            }
-            let label = Arc::new(Label::new(name.clone(), tier.cloned(), Some(policy.clone())));
-            let limiter = Limiter::on(Arc::clone(store), policy.clone(), namespace.into(), settings.clone());
-            Arc::new(Held { label, to: To::Limiter(limiter) })
-        };
+        let make =
+            |old: Option<&Arc<Held<S>>>, policy: &Policy, tier: Option<&Name>, part: &str| {
+                let namespace = format!("{name}{part}");
+                if let Some(old) = old.filter(|old| old.is(policy, &namespace, &settings)) {
+                    return Arc::clone(old);
+                }
+                let label = Arc::new(Label::new(
+                    name.clone(),
+                    tier.cloned(),
+                    Some(policy.clone()),
+                ));
+                let limiter = Limiter::on(
+                    Arc::clone(store),
+                    policy.clone(),
+                    namespace.into(),
+                    settings.clone(),
+                );
+                Arc::new(Held {
+                    label,
+                    to: To::Limiter(limiter),
+                })
+            };
         let tier = |(tier, policy): (&Name, &Policy)| {
-            let part = if rules.has_shared_tiers { String::new() } else { format!("~{tier}") };
+            let part = if rules.has_shared_tiers {
+                String::new()
+            } else {
+                format!("~{tier}")
+            };
             let old = old.and_then(|old| old.tiers.get(tier));
             (tier.clone(), make(old, policy, Some(tier), &part))
         };
@@ -96,7 +134,12 @@ impl<S: Store> NamedPolicy<S> {
         let mut shared: Vec<Arc<Held<S>>> = Vec::new();
         let mut exception = |key: &[u8], exception: &Exception| {
             let old = old.and_then(|old| old.exceptions.get(key));
-            let bare = |to| Arc::new(Held { label: Arc::new(Label::new(name.clone(), None, None)), to });
+            let bare = |to| {
+                Arc::new(Held {
+                    label: Arc::new(Label::new(name.clone(), None, None)),
+                    to,
+                })
+            };
             match exception {
                 Exception::Policy(policy) => {
                     let is_same = |held: &&Arc<Held<S>>| held.label.policy() == Some(policy);
@@ -116,8 +159,15 @@ impl<S: Store> NamedPolicy<S> {
             is_shadow: rules.is_shadow,
             default: make(old.map(|old| &old.default), &rules.default, None, ""),
             tiers: rules.tiers.iter().map(tier).collect(),
-            exceptions: rules.exceptions.iter().map(|(key, held)| (key.clone(), exception(key, held))).collect(),
-            candidate: rules.candidate.as_ref().map(|policy| make(old_candidate, policy, None, "~~candidate")),
+            exceptions: rules
+                .exceptions
+                .iter()
+                .map(|(key, held)| (key.clone(), exception(key, held)))
+                .collect(),
+            candidate: rules
+                .candidate
+                .as_ref()
+                .map(|policy| make(old_candidate, policy, None, "~~candidate")),
             tally: old.map_or_else(Arc::default, |old| Arc::clone(&old.tally)),
             name: name.clone(),
         }
@@ -142,7 +192,11 @@ impl<S: Store> NamedPolicy<S> {
         {
             return (held, true);
         }
-        (tier.and_then(|tier| self.tiers.get(tier)).unwrap_or(&self.default), false)
+        (
+            tier.and_then(|tier| self.tiers.get(tier))
+                .unwrap_or(&self.default),
+            false,
+        )
     }
 
     pub(super) fn candidate(&self) -> Option<&Arc<Held<S>>> {
@@ -150,7 +204,10 @@ impl<S: Store> NamedPolicy<S> {
     }
 
     /// Every limiter that may have counted a key.
-    pub(super) fn limiters<'a>(&'a self, key: &[u8]) -> impl Iterator<Item = &'a Limiter<S>> + use<'a, S> {
+    pub(super) fn limiters<'a>(
+        &'a self,
+        key: &[u8],
+    ) -> impl Iterator<Item = &'a Limiter<S>> + use<'a, S> {
         let all = [&self.default].into_iter().chain(self.tiers.values());
         let all = all.chain(self.exceptions.get(key)).chain(&self.candidate);
         all.filter_map(|held| match &held.to {

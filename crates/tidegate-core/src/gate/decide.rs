@@ -38,7 +38,10 @@ impl<S: Store> Gate<S> {
 
     /// The same in the commonest case, of one policy that is enforced and nothing beside it, in this process; `None` in any
     /// other.
-    pub(super) fn decide_one(&self, subjects: &[Subject<'_>]) -> Option<Result<Verdict, CheckError>> {
+    pub(super) fn decide_one(
+        &self,
+        subjects: &[Subject<'_>],
+    ) -> Option<Result<Verdict, CheckError>> {
         let [subject] = subjects else { return None };
         let book = self.shared.book.load();
         let found = match Found::new(&book, subject) {
@@ -57,7 +60,9 @@ impl<S: Store> Gate<S> {
         if found.cost > Cost::ZERO {
             found.policy.tally().ruling(&ruling, decision.is_denied());
         }
-        Some(Ok(Verdict { rulings: SmallVec::from_buf([ruling]) }))
+        Some(Ok(Verdict {
+            rulings: SmallVec::from_buf([ruling]),
+        }))
     }
 
     /// The same, with a receipt, by which what was taken can be given back. It is, if this future is dropped before it has
@@ -65,12 +70,18 @@ impl<S: Store> Gate<S> {
     ///
     /// # Errors
     /// If there is no such policy or a key is empty. Then nothing is taken.
-    pub async fn admit(&self, subjects: &[Subject<'_>]) -> Result<(Verdict, Receipt<S>), CheckError> {
+    pub async fn admit(
+        &self,
+        subjects: &[Subject<'_>],
+    ) -> Result<(Verdict, Receipt<S>), CheckError> {
         if !self.store().is_remote() {
             return self.admit_here(subjects).await;
         }
         let (send, receive) = oneshot::channel();
-        let (gate, owned) = (self.clone(), subjects.iter().map(OwnedSubject::of).collect::<Vec<_>>());
+        let (gate, owned) = (
+            self.clone(),
+            subjects.iter().map(OwnedSubject::of).collect::<Vec<_>>(),
+        );
         self.store().detach(async move {
             let subjects: Vec<Subject<'_>> = owned.iter().map(OwnedSubject::subject).collect();
             // Where nobody waits for it any more, it is dropped, and what was taken is given back.
@@ -82,7 +93,10 @@ impl<S: Store> Gate<S> {
         }
     }
 
-    async fn admit_here(&self, subjects: &[Subject<'_>]) -> Result<(Verdict, Receipt<S>), CheckError> {
+    async fn admit_here(
+        &self,
+        subjects: &[Subject<'_>],
+    ) -> Result<(Verdict, Receipt<S>), CheckError> {
         let book = self.shared.book.load();
         let found = find(&book, subjects)?;
         let (verdict, claims) = rule(&found, true).await?;
@@ -96,7 +110,11 @@ impl<S: Store> Gate<S> {
     ///
     /// # Errors
     /// If there is no such policy or the key is empty. Then nothing is taken.
-    pub async fn decide_with_receipt(&self, subject: Subject<'_>, id: &str) -> Result<(Verdict, bool), CheckError> {
+    pub async fn decide_with_receipt(
+        &self,
+        subject: Subject<'_>,
+        id: &str,
+    ) -> Result<(Verdict, bool), CheckError> {
         let book = self.shared.book.load();
         let found = Found::new(&book, &subject)?;
         let Some(limiter) = found.held.limiter() else {
@@ -112,7 +130,9 @@ impl<S: Store> Gate<S> {
                 false => candidate.check(&found.key[..]).cost(found.cost).await?,
             });
         }
-        let verdict = Verdict { rulings: SmallVec::from_buf([found.ruling(Some(decision), beside)]) };
+        let verdict = Verdict {
+            rulings: SmallVec::from_buf([found.ruling(Some(decision), beside)]),
+        };
         count(std::slice::from_ref(&found), &verdict);
         Ok((verdict, is_kept))
     }
@@ -123,12 +143,20 @@ impl<S: Store> Gate<S> {
     /// # Errors
     /// If there is no such policy, the key is empty, or the store could not answer. The receipt may be lost then, and what
     /// the request took stays taken.
-    pub async fn settle(&self, subject: Subject<'_>, id: &str) -> Result<Option<Decision>, CheckError> {
+    pub async fn settle(
+        &self,
+        subject: Subject<'_>,
+        id: &str,
+    ) -> Result<Option<Decision>, CheckError> {
         let book = self.shared.book.load();
         let found = Found::new(&book, &subject)?;
         let key = Key::new(&found.key)?;
-        let Some(limiter) = found.held.limiter() else { return Ok(None) };
-        let Some(settled) = limiter.settle_by_id(key, id, found.cost).await? else { return Ok(None) };
+        let Some(limiter) = found.held.limiter() else {
+            return Ok(None);
+        };
+        let Some(settled) = limiter.settle_by_id(key, id, found.cost).await? else {
+            return Ok(None);
+        };
         found.policy.tally().refund();
         if let Some(candidate) = found.candidate.and_then(|held| held.limiter()) {
             // It is only counted: what fails there fails nothing.
@@ -160,7 +188,12 @@ impl<S: Store> Gate<S> {
     ///
     /// # Errors
     /// If there is no such policy, the key is empty, or the store could not answer.
-    pub async fn reset(&self, policy: &str, key: &[u8], tenant: Option<&str>) -> Result<(), CheckError> {
+    pub async fn reset(
+        &self,
+        policy: &str,
+        key: &[u8],
+        tenant: Option<&str>,
+    ) -> Result<(), CheckError> {
         let book = self.shared.book.load();
         let key = composed(tenant, Key::new(key)?);
         for limiter in book.policy(policy)?.limiters(&key) {
@@ -175,13 +208,19 @@ fn find<'a, S: Store>(
     subjects: &[Subject<'a>],
 ) -> Result<SmallVec<[Found<'a, S>; 2]>, CheckError> {
     if subjects.len() > MOST_TOGETHER {
-        return Err(CheckError::TooManyPolicies { count: subjects.len() });
+        return Err(CheckError::TooManyPolicies {
+            count: subjects.len(),
+        });
     }
-    let found: SmallVec<[Found<'a, S>; 2]> =
-        subjects.iter().map(|subject| Found::new(book, subject)).collect::<Result<_, _>>()?;
+    let found: SmallVec<[Found<'a, S>; 2]> = subjects
+        .iter()
+        .map(|subject| Found::new(book, subject))
+        .collect::<Result<_, _>>()?;
     for (index, one) in found.iter().enumerate() {
         if found[..index].iter().any(|other| one.contradicts(other)) {
-            return Err(CheckError::TwoTiers { policy: one.policy.name().to_string() });
+            return Err(CheckError::TwoTiers {
+                policy: one.policy.name().to_string(),
+            });
         }
     }
     Ok(found)
@@ -193,13 +232,23 @@ impl<'a, S: Store> Found<'a, S> {
         let key = composed(subject.tenant, Key::new(subject.key)?);
         let (held, is_exception) = policy.held(&key, subject.tier);
         let candidate = policy.candidate().filter(|_| !is_exception);
-        Ok(Self { policy, held, candidate, key, cost: subject.cost })
+        Ok(Self {
+            policy,
+            held,
+            candidate,
+            key,
+            cost: subject.cost,
+        })
     }
 
     /// Returns true if both count in one place under different limits. Their sum would be held to one of them only.
     fn contradicts(&self, other: &Self) -> bool {
-        let (Some(one), Some(other_limiter)) = (self.enforced(), other.enforced()) else { return false };
-        one.namespace() == other_limiter.namespace() && one.policy() != other_limiter.policy() && self.key == other.key
+        let (Some(one), Some(other_limiter)) = (self.enforced(), other.enforced()) else {
+            return false;
+        };
+        one.namespace() == other_limiter.namespace()
+            && one.policy() != other_limiter.policy()
+            && self.key == other.key
     }
 
     /// The limiter that is enforced.
@@ -213,7 +262,11 @@ impl<'a, S: Store> Found<'a, S> {
     }
 
     fn ask<'b>(&'b self, limiter: &'b Limiter<S>) -> Result<Asked<'b, S>, CheckError> {
-        Ok(Asked { limiter, key: Key::new(&self.key)?, cost: self.cost })
+        Ok(Asked {
+            limiter,
+            key: Key::new(&self.key)?,
+            cost: self.cost,
+        })
     }
 
     fn ruling(&self, decision: Option<Decision>, candidate: Option<Decision>) -> Ruling {
@@ -224,7 +277,12 @@ impl<'a, S: Store> Found<'a, S> {
             (To::Blocked, _) => Effect::Blocked,
         };
         let label = std::sync::Arc::clone(&self.held.label);
-        Ruling { label, effect, is_shadow: self.policy.is_shadow(), candidate: candidate.map(Box::new) }
+        Ruling {
+            label,
+            effect,
+            is_shadow: self.policy.is_shadow(),
+            candidate: candidate.map(Box::new),
+        }
     }
 }
 
@@ -248,15 +306,23 @@ struct Counted {
 
 type AllCounted = SmallVec<[Counted; 2]>;
 
-async fn rule<S: Store>(found: &[Found<'_, S>], wants_claims: bool) -> Result<(Verdict, AllCounted), CheckError> {
+async fn rule<S: Store>(
+    found: &[Found<'_, S>],
+    wants_claims: bool,
+) -> Result<(Verdict, AllCounted), CheckError> {
     // A blocked request is not counted, under any policy.
-    let is_blocked = found.iter().any(|one| matches!(one.held.to, To::Blocked) && !one.policy.is_shadow());
+    let is_blocked = found
+        .iter()
+        .any(|one| matches!(one.held.to, To::Blocked) && !one.policy.is_shadow());
     let (mut enforced, mut beside) = (Asks::new(), Asks::new());
     for one in found.iter().filter(|_| !is_blocked) {
         if let Some(limiter) = one.enforced() {
             enforced.push(one.ask(limiter)?);
         }
-        for limiter in [one.shadow(), one.candidate.and_then(|held| held.limiter())].into_iter().flatten() {
+        for limiter in [one.shadow(), one.candidate.and_then(|held| held.limiter())]
+            .into_iter()
+            .flatten()
+        {
             beside.push(one.ask(limiter)?);
         }
     }
@@ -264,13 +330,25 @@ async fn rule<S: Store>(found: &[Found<'_, S>], wants_claims: bool) -> Result<(V
     let (mut answers, mut beside) = (answers.into_iter(), beside.into_iter());
     let (mut rulings, mut counted) = (SmallVec::new(), AllCounted::new());
     for one in found {
-        let answer = one.enforced().filter(|_| !is_blocked).and_then(|_| answers.next().flatten());
-        let shadow = one.shadow().filter(|_| !is_blocked).and_then(|_| beside.next().flatten());
-        let candidate = one.candidate.filter(|_| !is_blocked).and_then(|_| beside.next().flatten());
+        let answer = one
+            .enforced()
+            .filter(|_| !is_blocked)
+            .and_then(|_| answers.next().flatten());
+        let shadow = one
+            .shadow()
+            .filter(|_| !is_blocked)
+            .and_then(|_| beside.next().flatten());
+        let candidate = one
+            .candidate
+            .filter(|_| !is_blocked)
+            .and_then(|_| beside.next().flatten());
         let (decision, held) = answer.or(shadow).unzip();
         let (candidate, candidate_claims) = candidate.unzip();
         rulings.push(one.ruling(decision, candidate));
-        counted.push(Counted { held: held.unwrap_or_default(), candidate: candidate_claims.unwrap_or_default() });
+        counted.push(Counted {
+            held: held.unwrap_or_default(),
+            candidate: candidate_claims.unwrap_or_default(),
+        });
     }
     let verdict = Verdict { rulings };
     count(found, &verdict);
@@ -284,10 +362,17 @@ async fn ask<S: Store>(
     wants_claims: bool,
 ) -> Result<(Answers, Answers), StoreError> {
     if beside.is_empty() {
-        return Ok((check_together(enforced, wants_claims).await?, Answers::new()));
+        return Ok((
+            check_together(enforced, wants_claims).await?,
+            Answers::new(),
+        ));
     }
     let alone = |one| check_together(std::slice::from_ref(one), wants_claims);
-    let (answers, beside) = join(check_together(enforced, wants_claims), join_all(beside.iter().map(alone))).await;
+    let (answers, beside) = join(
+        check_together(enforced, wants_claims),
+        join_all(beside.iter().map(alone)),
+    )
+    .await;
     let beside: Result<SmallVec<[Answers; 2]>, StoreError> = beside.into_iter().collect();
     Ok((answers?, beside?.into_iter().flatten().collect()))
 }
@@ -295,7 +380,11 @@ async fn ask<S: Store>(
 fn count<S: Store>(found: &[Found<'_, S>], verdict: &Verdict) {
     let is_denied = verdict.is_denied();
     // A look is no request.
-    for (one, ruling) in found.iter().zip(&verdict.rulings).filter(|(one, _)| one.cost > Cost::ZERO) {
+    for (one, ruling) in found
+        .iter()
+        .zip(&verdict.rulings)
+        .filter(|(one, _)| one.cost > Cost::ZERO)
+    {
         Tally::ruling(one.policy.tally(), ruling, is_denied);
     }
 }
@@ -309,11 +398,21 @@ fn taken<S: Store>(
     let mut all = SmallVec::new();
     for ((one, ruling), counted) in found.into_iter().zip(&verdict.rulings).zip(counted) {
         let is_kept = verdict.is_allowed() || ruling.is_shadow;
-        let held = ruling.decision().filter(|_| is_kept).zip(one.held.limiter());
-        let candidate = ruling.candidate().zip(one.candidate.and_then(|held| held.limiter()));
-        let both = [(ruling.is_shadow, held, counted.held), (true, candidate, counted.candidate)];
+        let held = ruling
+            .decision()
+            .filter(|_| is_kept)
+            .zip(one.held.limiter());
+        let candidate = ruling
+            .candidate()
+            .zip(one.candidate.and_then(|held| held.limiter()));
+        let both = [
+            (ruling.is_shadow, held, counted.held),
+            (true, candidate, counted.candidate),
+        ];
         for (is_beside, pair, claims) in both {
-            let Some((decision, limiter)) = pair.filter(|_| !claims.is_empty()) else { continue };
+            let Some((decision, limiter)) = pair.filter(|_| !claims.is_empty()) else {
+                continue;
+            };
             all.push(Taken {
                 limiter: limiter.clone(),
                 key: KeyBytes::from_slice(&one.key),

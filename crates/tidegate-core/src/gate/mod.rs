@@ -67,7 +67,12 @@ impl Gate<MemoryStore> {
     #[must_use]
     #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
     pub fn memory(book: Book) -> Self {
-        Self::new(MemoryStore::builder().build().expect("46 MB of address space"), book)
+        Self::new(
+            MemoryStore::builder()
+                .build()
+                .expect("46 MB of address space"),
+            book,
+        )
     }
 }
 
@@ -80,7 +85,11 @@ impl<S: Store> Gate<S> {
 
     /// A gate with settings of its own.
     pub fn builder(store: S, book: Book) -> GateBuilder<S> {
-        GateBuilder { store, book, settings: Settings::default() }
+        GateBuilder {
+            store,
+            book,
+            settings: Settings::default(),
+        }
     }
 
     /// Replaces the book in use, whole or not at all. Policies that keep their names keep the counts of their windows and
@@ -90,7 +99,10 @@ impl<S: Store> Gate<S> {
     /// If a policy is missing that is [in use](Self::require).
     pub fn exchange(&self, book: Book) -> Result<(), BookError> {
         let in_use = self.shared.in_use.lock();
-        if let Some(missing) = in_use.iter().find(|name| book.rules(name.as_str()).is_none()) {
+        if let Some(missing) = in_use
+            .iter()
+            .find(|name| book.rules(name.as_str()).is_none())
+        {
             return Err(BookError::PolicyInUse(missing.clone()));
         }
         let old = self.shared.book.load();
@@ -103,9 +115,22 @@ impl<S: Store> Gate<S> {
     #[must_use]
     pub fn with_book(&self, book: Book) -> Self {
         let shared = &self.shared;
-        let book = ArcSwap::from_pointee(Compiled::new(&shared.store, &shared.settings, book, None));
-        let (store, settings, inline) = (Arc::clone(&shared.store), shared.settings.clone(), shared.inline.clone());
-        Self { shared: Arc::new(Shared { store, settings, inline, book, in_use: Mutex::default() }) }
+        let book =
+            ArcSwap::from_pointee(Compiled::new(&shared.store, &shared.settings, book, None));
+        let (store, settings, inline) = (
+            Arc::clone(&shared.store),
+            shared.settings.clone(),
+            shared.inline.clone(),
+        );
+        Self {
+            shared: Arc::new(Shared {
+                store,
+                settings,
+                inline,
+                book,
+                in_use: Mutex::default(),
+            }),
+        }
     }
 
     /// What is to take this gate's place, under another book: on the same store, and counting on where this one is. What a
@@ -114,10 +139,27 @@ impl<S: Store> Gate<S> {
     pub fn renewed(&self, book: Book) -> Self {
         let shared = &self.shared;
         let old = shared.book.load();
-        let book = ArcSwap::from_pointee(Compiled::new(&shared.store, &shared.settings, book, Some(&old)));
-        let (store, settings, inline) = (Arc::clone(&shared.store), shared.settings.clone(), shared.inline.clone());
+        let book = ArcSwap::from_pointee(Compiled::new(
+            &shared.store,
+            &shared.settings,
+            book,
+            Some(&old),
+        ));
+        let (store, settings, inline) = (
+            Arc::clone(&shared.store),
+            shared.settings.clone(),
+            shared.inline.clone(),
+        );
         let in_use = Mutex::new(shared.in_use.lock().clone());
-        Self { shared: Arc::new(Shared { store, settings, inline, book, in_use }) }
+        Self {
+            shared: Arc::new(Shared {
+                store,
+                settings,
+                inline,
+                book,
+                in_use,
+            }),
+        }
     }
 
     /// Returns a limiter on the same store, with the same settings, for limits that come with a request. Its keys must come
@@ -137,7 +179,12 @@ impl<S: Store> Gate<S> {
     }
 
     fn limiter_in(&self, namespace: &str, policy: Policy) -> Limiter<S> {
-        Limiter::on(Arc::clone(&self.shared.store), policy, namespace.into(), self.shared.inline.clone())
+        Limiter::on(
+            Arc::clone(&self.shared.store),
+            policy,
+            namespace.into(),
+            self.shared.inline.clone(),
+        )
     }
 
     /// Says that a policy will be asked for, so that it is missed now and not at a request; from now on no book can take
@@ -181,7 +228,9 @@ impl<S: Store> Gate<S> {
     #[must_use]
     pub fn counters(&self) -> Vec<PolicyCounters> {
         let book = self.shared.book.load();
-        book.policies().map(compiled::NamedPolicy::counters).collect()
+        book.policies()
+            .map(compiled::NamedPolicy::counters)
+            .collect()
     }
 
     /// How the store is, as seen from here; `None` in memory.
@@ -208,14 +257,18 @@ impl BucketLimit {
 
 impl<S: Store> Clone for Gate<S> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 
 impl<S: Store> fmt::Debug for Gate<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.book().names().map(ToString::to_string).collect();
-        f.debug_struct("Gate").field("policies", &names).finish_non_exhaustive()
+        f.debug_struct("Gate")
+            .field("policies", &names)
+            .finish_non_exhaustive()
     }
 }
 
@@ -249,10 +302,22 @@ impl<S: Store> GateBuilder<S> {
     /// The gate.
     #[must_use]
     pub fn build(self) -> Gate<S> {
-        let Self { store, book, settings } = self;
+        let Self {
+            store,
+            book,
+            settings,
+        } = self;
         let store = Arc::new(store);
         let book = ArcSwap::from_pointee(Compiled::new(&store, &settings, book, None));
         let inline = settings.sharing_denials();
-        Gate { shared: Arc::new(Shared { store, settings, inline, book, in_use: Mutex::default() }) }
+        Gate {
+            shared: Arc::new(Shared {
+                store,
+                settings,
+                inline,
+                book,
+                in_use: Mutex::default(),
+            }),
+        }
     }
 }

@@ -165,13 +165,19 @@ impl<S: Store> Taken<S> {
         } else if let Some(tally) = &self.tally {
             tally.refund();
         }
-        let settlement = Settlement { claims: &self.claims, taken: self.cost, actual };
+        let settlement = Settlement {
+            claims: &self.claims,
+            taken: self.cost,
+            actual,
+        };
         Ok(self.limiter.settle(key, &settlement, self.locally).await?)
     }
 }
 
 impl<S: Store> std::fmt::Debug for Receipt<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Receipt").field("is_empty", &self.is_empty()).finish_non_exhaustive()
+        f.debug_struct("Receipt")
+            .field("is_empty", &self.is_empty())
+            .finish_non_exhaustive()
     }
 }

@@ -22,7 +22,11 @@ pub struct Ask<'a, S: Store> {
 
 impl<'a, S: Store> Ask<'a, S> {
     pub(super) fn new(gate: &'a Gate<S>, policy: &'a str, key: &'a [u8]) -> Self {
-        Self { gate, subject: Subject::new(policy, key), cost: Ok(Cost::ONE) }
+        Self {
+            gate,
+            subject: Subject::new(policy, key),
+            cost: Ok(Cost::ONE),
+        }
     }
 
     /// What the request takes: an integer, a decimal of at most three places, or a [`Cost`]. 0 looks without taking.
@@ -44,7 +48,10 @@ impl<'a, S: Store> Ask<'a, S> {
     }
 
     async fn answer(self) -> Result<Verdict, CheckError> {
-        let subject = Subject { cost: self.cost?, ..self.subject };
+        let subject = Subject {
+            cost: self.cost?,
+            ..self.subject
+        };
         self.gate.decide(&[subject]).await
     }
 
@@ -64,9 +71,13 @@ impl Ask<'_, MemoryStore> {
     /// # Errors
     /// If there is no such policy, the key is empty or the cost is not one. Then nothing is taken.
     pub fn now(self) -> Result<Verdict, CheckError> {
-        let subject = Subject { cost: self.cost?, ..self.subject };
+        let subject = Subject {
+            cost: self.cost?,
+            ..self.subject
+        };
         let gate = self.gate;
-        gate.decide_one(&[subject]).unwrap_or_else(|| blocking::ready(gate.decide(&[subject])))
+        gate.decide_one(&[subject])
+            .unwrap_or_else(|| blocking::ready(gate.decide(&[subject])))
     }
 }
 
@@ -86,12 +97,18 @@ impl<S: Store> Gate<S> {
         if self.store().is_remote() {
             return None;
         }
-        Some(self.decide_one(subjects).unwrap_or_else(|| blocking::ready(self.decide(subjects))))
+        Some(
+            self.decide_one(subjects)
+                .unwrap_or_else(|| blocking::ready(self.decide(subjects))),
+        )
     }
 
     /// [`admit`](Self::admit) at once, where the store is in this process; `None` where it is not.
     #[must_use]
-    pub fn admit_at_once(&self, subjects: &[Subject<'_>]) -> Option<Result<(Verdict, Receipt<S>), CheckError>> {
+    pub fn admit_at_once(
+        &self,
+        subjects: &[Subject<'_>],
+    ) -> Option<Result<(Verdict, Receipt<S>), CheckError>> {
         (!self.store().is_remote()).then(|| blocking::ready(self.admit(subjects)))
     }
 }

@@ -87,7 +87,11 @@ struct Stripe([AtomicU64; COUNTED]);
 
 impl Tally {
     fn count(&self, what: Counted, beyond: usize) {
-        if let Some(count) = self.stripes.get(stripe()).and_then(|stripe| stripe.0.get(what as usize + beyond)) {
+        if let Some(count) = self
+            .stripes
+            .get(stripe())
+            .and_then(|stripe| stripe.0.get(what as usize + beyond))
+        {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -100,15 +104,25 @@ impl Tally {
             Effect::NotAsked => self.count(Counted::DeniedByOthers, 0),
             Effect::Limited(decision) => self.decision(&decision, ruling.is_shadow(), is_denied),
         }
-        if let Some(candidate) = ruling.candidate().filter(|candidate| candidate.has_figures()) {
-            let what = if candidate.is_allowed() { Counted::CandidateAllowed } else { Counted::CandidateDenied };
+        if let Some(candidate) = ruling
+            .candidate()
+            .filter(|candidate| candidate.has_figures())
+        {
+            let what = if candidate.is_allowed() {
+                Counted::CandidateAllowed
+            } else {
+                Counted::CandidateDenied
+            };
             self.count(what, 0);
         }
     }
 
     fn decision(&self, decision: &Decision, is_shadow: bool, is_denied: bool) {
         // What would have been denied, nobody knows without the store.
-        if let Some(reason) = decision.degraded().filter(|_| is_shadow && !decision.has_figures()) {
+        if let Some(reason) = decision
+            .degraded()
+            .filter(|_| is_shadow && !decision.has_figures())
+        {
             return self.count(Counted::Degraded, reason as usize);
         }
         let what = match decision.outcome() {
@@ -121,7 +135,9 @@ impl Tally {
         self.count(what, 0);
         match decision.degraded() {
             Some(reason) => self.count(Counted::Degraded, reason as usize),
-            None if matches!(what, Counted::Allowed) && decision.remaining() * 5 < decision.limit() => {
+            None if matches!(what, Counted::Allowed)
+                && decision.remaining() * 5 < decision.limit() =>
+            {
                 self.count(Counted::NearLimit, 0);
             }
             None => {}
@@ -141,7 +157,10 @@ impl Tally {
     }
 
     fn sum(&self, what: Counted, beyond: usize) -> u64 {
-        let counts = self.stripes.iter().filter_map(|stripe| stripe.0.get(what as usize + beyond));
+        let counts = self
+            .stripes
+            .iter()
+            .filter_map(|stripe| stripe.0.get(what as usize + beyond));
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 

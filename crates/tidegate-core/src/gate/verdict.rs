@@ -144,8 +144,15 @@ impl Verdict {
     /// Of one decision that was made beside a gate.
     #[must_use]
     pub fn of_one(label: std::sync::Arc<Label>, decision: Decision) -> Self {
-        let ruling = Ruling { label, effect: Effect::Limited(decision), is_shadow: false, candidate: None };
-        Self { rulings: SmallVec::from_buf([ruling]) }
+        let ruling = Ruling {
+            label,
+            effect: Effect::Limited(decision),
+            is_shadow: false,
+            candidate: None,
+        };
+        Self {
+            rulings: SmallVec::from_buf([ruling]),
+        }
     }
 
     /// What each policy says, in the order that they were asked in.
@@ -171,7 +178,13 @@ impl Verdict {
     pub fn denial(&self) -> Option<&Ruling> {
         let mut denials = self.rulings.iter().filter(|ruling| ruling.is_denied());
         let first = denials.next()?;
-        Some(denials.fold(first, |longest, next| if next.denied_for() > longest.denied_for() { next } else { longest }))
+        Some(denials.fold(first, |longest, next| {
+            if next.denied_for() > longest.denied_for() {
+                next
+            } else {
+                longest
+            }
+        }))
     }
 
     /// The policies that deny.
@@ -183,7 +196,9 @@ impl Verdict {
     /// or never will be.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.denial()?.denied_for().filter(|wait| *wait < Duration::MAX)
+        self.denial()?
+            .denied_for()
+            .filter(|wait| *wait < Duration::MAX)
     }
 
     /// Of the policies that are enforced, the one with the least remaining; the first on a tie. On a denial, the one that
@@ -194,7 +209,10 @@ impl Verdict {
             return Some(denial);
         }
         let left = |ruling: &&Ruling| ruling.decision().map(Decision::remaining);
-        self.rulings.iter().filter(|ruling| !ruling.is_shadow && ruling.decision().is_some()).min_by_key(left)
+        self.rulings
+            .iter()
+            .filter(|ruling| !ruling.is_shadow && ruling.decision().is_some())
+            .min_by_key(left)
     }
 
     /// How many requests of cost 1 would be allowed right now, after this one; `None` where nothing is limited.
@@ -207,19 +225,29 @@ impl Verdict {
     #[must_use]
     pub fn longest_delayed(&self) -> Option<&Ruling> {
         let delay = |ruling: &&Ruling| ruling.decision().map(Decision::delay);
-        self.rulings.iter().filter(|ruling| !ruling.is_shadow).max_by_key(delay)
+        self.rulings
+            .iter()
+            .filter(|ruling| !ruling.is_shadow)
+            .max_by_key(delay)
     }
 
     /// How long the request waits in the queues of the leaky buckets that admitted it.
     #[must_use]
     pub fn delay(&self) -> Duration {
         let enforced = self.rulings.iter().filter(|ruling| !ruling.is_shadow);
-        enforced.filter_map(Ruling::decision).map(Decision::delay).max().unwrap_or(Duration::ZERO)
+        enforced
+            .filter_map(Ruling::decision)
+            .map(Decision::delay)
+            .max()
+            .unwrap_or(Duration::ZERO)
     }
 
     /// Why an answer was given without the store, if one that is enforced was.
     #[must_use]
     pub fn degraded(&self) -> Option<Degraded> {
-        self.rulings.iter().filter(|ruling| !ruling.is_shadow).find_map(|ruling| ruling.decision()?.degraded())
+        self.rulings
+            .iter()
+            .filter(|ruling| !ruling.is_shadow)
+            .find_map(|ruling| ruling.decision()?.degraded())
     }
 }

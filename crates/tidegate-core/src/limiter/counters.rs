@@ -44,7 +44,10 @@ impl Counters {
 impl std::fmt::Debug for Counters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let degraded = Degraded::ALL.map(|reason| (reason, self.degraded(reason)));
-        let degraded: Vec<(Degraded, u64)> = degraded.into_iter().filter(|(_, count)| *count > 0).collect();
+        let degraded: Vec<(Degraded, u64)> = degraded
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .collect();
         f.debug_struct("Counters")
             .field("allowed", &self.allowed)
             .field("denied", &self.denied)
@@ -89,7 +92,10 @@ impl Tally {
     }
 
     fn degraded(&self, decision: &Decision) {
-        if let Some(count) = decision.degraded.and_then(|reason| self.degraded.get(reason as usize)) {
+        if let Some(count) = decision
+            .degraded
+            .and_then(|reason| self.degraded.get(reason as usize))
+        {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -59,7 +59,12 @@ pub(super) struct Caches(Mutex<HashMap<Arc<str>, Weak<DenyCache>>>);
 
 impl Caches {
     /// The cache of a namespace; a new one for limits without a name, which share counters with no others.
-    pub(super) fn of_namespace(&self, namespace: &Arc<str>, keys: usize, clock: &Clock) -> Arc<DenyCache> {
+    pub(super) fn of_namespace(
+        &self,
+        namespace: &Arc<str>,
+        keys: usize,
+        clock: &Clock,
+    ) -> Arc<DenyCache> {
         let new = || Arc::new(DenyCache::new(keys, clock.clone()));
         if namespace.is_empty() {
             return new();
@@ -78,9 +83,19 @@ impl Caches {
 impl DenyCache {
     /// A cache of so many keys, rounded up to a power of two; none with 0.
     pub(super) fn new(keys: usize, clock: Clock) -> Self {
-        let set_count = if keys == 0 { 0 } else { keys.div_ceil(WAYS).next_power_of_two() };
+        let set_count = if keys == 0 {
+            0
+        } else {
+            keys.div_ceil(WAYS).next_power_of_two()
+        };
         let hashers = [RandomState::new(), RandomState::new()];
-        Self { set_count, sets: OnceLock::new(), forgotten_at: AtomicU64::new(0), hashers, clock }
+        Self {
+            set_count,
+            sets: OnceLock::new(),
+            forgotten_at: AtomicU64::new(0),
+            hashers,
+            clock,
+        }
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -89,14 +104,21 @@ impl DenyCache {
 
     /// Keyed, of 128 bits: no two keys meet, and nobody can make them.
     fn fingerprint(&self, key: Key<'_>) -> u128 {
-        let [high, low] = self.hashers.each_ref().map(|hasher| u128::from(hasher.hash_one(key.as_bytes())));
+        let [high, low] = self
+            .hashers
+            .each_ref()
+            .map(|hasher| u128::from(hasher.hash_one(key.as_bytes())));
         high << 64 | low
     }
 
     /// The mark of a policy in a namespace.
     pub(super) fn mark(&self, policy: &Policy, namespace: &str) -> Mark {
         let policy = self.hashers[0].hash_one((namespace, policy.to_string()));
-        let family = if namespace.is_empty() { policy } else { self.hashers[0].hash_one(namespace) };
+        let family = if namespace.is_empty() {
+            policy
+        } else {
+            self.hashers[0].hash_one(namespace)
+        };
         Mark { policy, family }
     }
 
@@ -111,7 +133,9 @@ impl DenyCache {
         let fingerprint = self.fingerprint(key);
         let denied = {
             let set = Self::set(sets, fingerprint)?.lock();
-            *set.iter().flatten().find(|denied| denied.is_of(mark, fingerprint))?
+            *set.iter()
+                .flatten()
+                .find(|denied| denied.is_of(mark, fingerprint))?
         };
         let now = self.now();
         (denied.cost == cost && now < denied.until).then(|| denied.at(now))
@@ -119,17 +143,32 @@ impl DenyCache {
 
     /// Remembers a denial by the store of a request that was made at `asked_at`. An admission ends what was remembered: its
     /// figures are not true any more.
-    pub(super) fn learn(&self, mark: Mark, key: Key<'_>, cost: Cost, asked_at: Timestamp, decision: &Decision) {
+    pub(super) fn learn(
+        &self,
+        mark: Mark,
+        key: Key<'_>,
+        cost: Cost,
+        asked_at: Timestamp,
+        decision: &Decision,
+    ) {
         if decision.is_allowed() && cost > Cost::ZERO {
             return self.forget_if(key, |denied| denied.mark.family == mark.family);
         }
-        let is_remembered = decision.verdict == Verdict::Denied && decision.degraded.is_none() && self.set_count > 0;
+        let is_remembered = decision.verdict == Verdict::Denied
+            && decision.degraded.is_none()
+            && self.set_count > 0;
         if !is_remembered || asked_at.as_nanos() < self.forgotten_at.load(Ordering::Acquire) {
             return;
         }
         let fingerprint = self.fingerprint(key);
-        let sets = self.sets.get_or_init(|| (0..self.set_count).map(|_| Mutex::new([None; WAYS])).collect());
-        let Some(set) = Self::set(sets, fingerprint) else { return };
+        let sets = self.sets.get_or_init(|| {
+            (0..self.set_count)
+                .map(|_| Mutex::new([None; WAYS]))
+                .collect()
+        });
+        let Some(set) = Self::set(sets, fingerprint) else {
+            return;
+        };
         let wait = Duration::from_nanos(decision.wait).min(LONGEST);
         let denied = Denied {
             mark,
@@ -140,15 +179,22 @@ impl DenyCache {
             answered_at: self.now(),
         };
         let mut set = set.lock();
-        let place = set.iter().position(|old| old.is_some_and(|old| old.is_of(mark, fingerprint)));
-        let soonest = || (0..WAYS).min_by_key(|way| set[*way].map(|old| old.until)).unwrap_or(0);
+        let place = set
+            .iter()
+            .position(|old| old.is_some_and(|old| old.is_of(mark, fingerprint)));
+        let soonest = || {
+            (0..WAYS)
+                .min_by_key(|way| set[*way].map(|old| old.until))
+                .unwrap_or(0)
+        };
         let place = place.unwrap_or_else(soonest);
         set[place] = Some(denied);
     }
 
     /// Forgets a key under every policy.
     pub(super) fn forget(&self, key: Key<'_>) {
-        self.forgotten_at.fetch_max(self.now().as_nanos(), Ordering::AcqRel);
+        self.forgotten_at
+            .fetch_max(self.now().as_nanos(), Ordering::AcqRel);
         self.forget_if(key, |_| true);
     }
 
@@ -157,7 +203,8 @@ impl DenyCache {
         let fingerprint = self.fingerprint(key);
         if let Some(set) = Self::set(sets, fingerprint) {
             for way in set.lock().iter_mut() {
-                if way.is_some_and(|denied| denied.fingerprint == fingerprint && is_meant(&denied)) {
+                if way.is_some_and(|denied| denied.fingerprint == fingerprint && is_meant(&denied))
+                {
                     *way = None;
                 }
             }
@@ -186,8 +233,20 @@ mod tests {
     use crate::clock::ManualClock;
 
     fn decided(verdict: Verdict) -> Decision {
-        let wait = if verdict == Verdict::Denied { 500_000_000 } else { 0 };
-        Decision { verdict, wait, reset_after: 9, limit: 5, remaining: 3, limit_index: 0, degraded: None }
+        let wait = if verdict == Verdict::Denied {
+            500_000_000
+        } else {
+            0
+        };
+        Decision {
+            verdict,
+            wait,
+            reset_after: 9,
+            limit: 5,
+            remaining: 3,
+            limit_index: 0,
+            degraded: None,
+        }
     }
 
     #[test]
@@ -198,7 +257,15 @@ mod tests {
         let (five, one) = (Cost::try_from(5).unwrap(), Cost::ONE);
         let [one_policy, other_tier, other_policy] =
             [(1, 1), (2, 1), (3, 3)].map(|(policy, family)| Mark { policy, family });
-        let deny = || cache.learn(one_policy, key, five, cache.now(), &decided(Verdict::Denied));
+        let deny = || {
+            cache.learn(
+                one_policy,
+                key,
+                five,
+                cache.now(),
+                &decided(Verdict::Denied),
+            )
+        };
         deny();
         assert!(cache.find(one_policy, key, five).is_some());
         // Its figures are not true any more.
@@ -207,14 +274,29 @@ mod tests {
             assert!(cache.find(one_policy, key, five).is_none());
             deny();
         }
-        assert!(cache.find(other_tier, key, five).is_none(), "another tier may allow it");
-        cache.learn(other_policy, key, one, cache.now(), &decided(Verdict::Allowed));
-        assert!(cache.find(one_policy, key, five).is_some(), "an admission under another policy says nothing");
+        assert!(
+            cache.find(other_tier, key, five).is_none(),
+            "another tier may allow it"
+        );
+        cache.learn(
+            other_policy,
+            key,
+            one,
+            cache.now(),
+            &decided(Verdict::Allowed),
+        );
+        assert!(
+            cache.find(one_policy, key, five).is_some(),
+            "an admission under another policy says nothing"
+        );
         cache.forget(key);
         assert!(cache.find(one_policy, key, five).is_none());
         clock.advance(Duration::from_millis(1));
         deny();
         clock.advance(Duration::from_millis(500));
-        assert!(cache.find(one_policy, key, five).is_none(), "not for longer than it was denied");
+        assert!(
+            cache.find(one_policy, key, five).is_none(),
+            "not for longer than it was denied"
+        );
     }
 }

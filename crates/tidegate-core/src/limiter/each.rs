@@ -24,13 +24,18 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the store could not answer, and nothing stands in for it: never of a limiter that was made on a remote store.
     pub async fn check_each(requests: &[Each<'_, S>]) -> Result<Vec<Decision>, StoreError> {
-        let Some((first, ..)) = requests.first() else { return Ok(Vec::new()) };
+        let Some((first, ..)) = requests.first() else {
+            return Ok(Vec::new());
+        };
         if first.shared.guard.is_none() {
-            let asked: Vec<_> =
-                requests.iter().map(|(limiter, key, cost)| (&limiter.shared.plan, *key, *cost)).collect();
+            let asked: Vec<_> = requests
+                .iter()
+                .map(|(limiter, key, cost)| (&limiter.shared.plan, *key, *cost))
+                .collect();
             return first.store().check_each(&asked).await.into_iter().collect();
         }
-        let runs = requests.chunk_by(|(one, ..), (other, ..)| std::ptr::eq(&*one.shared, &*other.shared));
+        let runs =
+            requests.chunk_by(|(one, ..), (other, ..)| std::ptr::eq(&*one.shared, &*other.shared));
         let mut decisions = Vec::with_capacity(requests.len());
         for group in remote::groups_apart(runs, |(_, key, _)| key.as_bytes()) {
             for part in group.chunks(RUNS_AT_A_TIME) {
@@ -43,7 +48,9 @@ impl<S: Store> Limiter<S> {
     }
 
     /// The same at once, where the store is in this process; `None` where it is not.
-    pub fn check_each_at_once(requests: &[Each<'_, S>]) -> Option<Result<Vec<Decision>, StoreError>> {
+    pub fn check_each_at_once(
+        requests: &[Each<'_, S>],
+    ) -> Option<Result<Vec<Decision>, StoreError>> {
         let (first, ..) = requests.first()?;
         (!first.store().is_remote()).then(|| blocking::ready(Self::check_each(requests)))
     }
@@ -51,7 +58,9 @@ impl<S: Store> Limiter<S> {
 
 /// Requests under one limiter.
 async fn check_run<S: Store>(run: &[Each<'_, S>]) -> Result<Vec<Decision>, StoreError> {
-    let Some((limiter, ..)) = run.first() else { return Ok(Vec::new()) };
+    let Some((limiter, ..)) = run.first() else {
+        return Ok(Vec::new());
+    };
     let requests: Vec<(Key<'_>, Cost)> = run.iter().map(|(_, key, cost)| (*key, *cost)).collect();
     limiter.shared.check_many(&requests).await
 }

@@ -33,7 +33,9 @@ impl FailurePolicy {
     /// [`FailurePolicy::Local`] for so many instances; 0 counts as 1.
     #[must_use]
     pub fn local(instances: u32) -> Self {
-        Self::Local { instances: NonZeroU32::new(instances).unwrap_or(NonZeroU32::MIN) }
+        Self::Local {
+            instances: NonZeroU32::new(instances).unwrap_or(NonZeroU32::MIN),
+        }
     }
 }
 
@@ -69,7 +71,13 @@ pub(super) struct Local(OnceLock<Option<MemoryStore>>);
 
 impl Local {
     fn store(&self, clock: &Clock) -> Option<&MemoryStore> {
-        let make = || MemoryStore::builder().max_keys(LOCAL_KEYS).clock(clock.clone()).build().ok();
+        let make = || {
+            MemoryStore::builder()
+                .max_keys(LOCAL_KEYS)
+                .clock(clock.clone())
+                .build()
+                .ok()
+        };
         self.0.get_or_init(make).as_ref()
     }
 }
@@ -83,7 +91,14 @@ impl StandIn {
         clock: Clock,
     ) -> Self {
         let (namespace, local) = (Arc::clone(namespace), Arc::clone(local));
-        Self { failure, policy: policy.clone(), namespace, local, clock, plan: OnceLock::new() }
+        Self {
+            failure,
+            policy: policy.clone(),
+            namespace,
+            local,
+            clock,
+            plan: OnceLock::new(),
+        }
     }
 
     pub(super) fn failure(&self) -> FailurePolicy {
@@ -118,18 +133,32 @@ impl StandIn {
     }
 
     /// Settles what was taken locally.
-    pub(super) fn settle(&self, key: Key<'_>, settlement: &Settlement<'_>, reason: Degraded) -> Decision {
+    pub(super) fn settle(
+        &self,
+        key: Key<'_>,
+        settlement: &Settlement<'_>,
+        reason: Degraded,
+    ) -> Decision {
         self.decide(reason, |store, plan| store.settle(plan, key, settlement))
     }
 
-    fn decide(&self, reason: Degraded, locally: impl FnOnce(&MemoryStore, &Plan) -> Decision) -> Decision {
+    fn decide(
+        &self,
+        reason: Degraded,
+        locally: impl FnOnce(&MemoryStore, &Plan) -> Decision,
+    ) -> Decision {
         match self.failure {
             FailurePolicy::Open => self.without_figures(Verdict::Allowed, reason),
             FailurePolicy::Closed => self.without_figures(Verdict::Denied, reason),
             FailurePolicy::Local { instances } => match self.local.store(&self.clock) {
                 Some(store) => {
-                    let plan = self.plan.get_or_init(|| store.plan(&share(&self.policy, instances), &self.namespace));
-                    Decision { degraded: Some(reason), ..locally(store, plan) }
+                    let plan = self.plan.get_or_init(|| {
+                        store.plan(&share(&self.policy, instances), &self.namespace)
+                    });
+                    Decision {
+                        degraded: Some(reason),
+                        ..locally(store, plan)
+                    }
                 }
                 None => self.without_figures(Verdict::Denied, reason),
             },
@@ -138,7 +167,11 @@ impl StandIn {
 
     /// No figures are made up: nobody knows what remains.
     fn without_figures(&self, verdict: Verdict, reason: Degraded) -> Decision {
-        let wait = if verdict == Verdict::Denied { CLOSED_RETRY.as_nanos() as u64 } else { 0 };
+        let wait = if verdict == Verdict::Denied {
+            CLOSED_RETRY.as_nanos() as u64
+        } else {
+            0
+        };
         let limit = self.policy.limits().first().map_or(0, Limit::capacity);
         Decision {
             verdict,
@@ -161,12 +194,26 @@ fn share(policy: &Policy, instances: NonZeroU32) -> Policy {
         if !limit.algorithm().is_bucket() {
             return share;
         }
-        let bursting = Limit { burst: Some(divided(limit.capacity())), ..share };
+        let bursting = Limit {
+            burst: Some(divided(limit.capacity())),
+            ..share
+        };
         // A limit that is rounded down may take too long to refill the burst: then the burst is the limit.
-        if Policy::new([bursting]).is_ok() { bursting } else { Limit { burst: None, ..share } }
+        if Policy::new([bursting]).is_ok() {
+            bursting
+        } else {
+            Limit {
+                burst: None,
+                ..share
+            }
+        }
     });
     let share = Policy::new(limits).unwrap_or_else(|_| policy.clone());
-    if policy.has_any_rate() { share.with_any_rate().unwrap_or(share) } else { share }
+    if policy.has_any_rate() {
+        share.with_any_rate().unwrap_or(share)
+    } else {
+        share
+    }
 }
 
 #[cfg(test)]
@@ -174,17 +221,27 @@ mod tests {
     use super::*;
 
     fn shared(policy: &str, instances: u32) -> String {
-        share(&policy.parse().unwrap(), NonZeroU32::new(instances).unwrap()).to_string()
+        share(
+            &policy.parse().unwrap(),
+            NonZeroU32::new(instances).unwrap(),
+        )
+        .to_string()
     }
 
     #[test]
     fn a_share_is_a_policy_that_holds() {
-        assert_eq!(shared("100/minute burst=50", 1), "token_bucket 100/minute burst=50");
+        assert_eq!(
+            shared("100/minute burst=50", 1),
+            "token_bucket 100/minute burst=50"
+        );
         assert_eq!(
             shared("100/minute burst=50; fixed_window 9/day", 4),
             "token_bucket 25/minute burst=12; fixed_window 2/day"
         );
         assert_eq!(shared("3/minute", 100), "token_bucket 1/minute");
-        assert_eq!(shared("gcra 199/365 days burst=19000", 100), "gcra 1/365 days");
+        assert_eq!(
+            shared("gcra 199/365 days burst=19000", 100),
+            "gcra 1/365 days"
+        );
     }
 }

@@ -31,7 +31,13 @@ pub(crate) struct Settings {
 impl Settings {
     /// The same for limiters that remember denials together: as many as one of the others.
     pub(crate) fn sharing_denials(&self) -> Self {
-        Self { denied: Some(Arc::new(DenyCache::new(self.deny_cache, self.clock.clone()))), ..self.clone() }
+        Self {
+            denied: Some(Arc::new(DenyCache::new(
+                self.deny_cache,
+                self.clock.clone(),
+            ))),
+            ..self.clone()
+        }
     }
 }
 
@@ -61,13 +67,28 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(settings: Settings, policy: &Policy, namespace: &Arc<str>, tally: Arc<Tally>) -> Self {
-        let own = || settings.caches.of_namespace(namespace, settings.deny_cache, &settings.clock);
+    pub(super) fn new(
+        settings: Settings,
+        policy: &Policy,
+        namespace: &Arc<str>,
+        tally: Arc<Tally>,
+    ) -> Self {
+        let own = || {
+            settings
+                .caches
+                .of_namespace(namespace, settings.deny_cache, &settings.clock)
+        };
         let denied = settings.denied.clone().unwrap_or_else(own);
         Self {
             mark: denied.mark(policy, namespace),
             denied,
-            stand_in: StandIn::new(settings.failure, policy, namespace, &settings.local, settings.clock.clone()),
+            stand_in: StandIn::new(
+                settings.failure,
+                policy,
+                namespace,
+                &settings.local,
+                settings.clock.clone(),
+            ),
             settings,
             tally,
         }
@@ -75,7 +96,12 @@ impl Guard {
 
     /// The same for another policy: what was denied under the old one is asked again.
     pub(super) fn renewed(&self, policy: &Policy, namespace: &Arc<str>) -> Self {
-        Self::new(self.settings.clone(), policy, namespace, Arc::clone(&self.tally))
+        Self::new(
+            self.settings.clone(),
+            policy,
+            namespace,
+            Arc::clone(&self.tally),
+        )
     }
 
     pub(super) fn failure(&self) -> FailurePolicy {
@@ -94,7 +120,13 @@ impl Guard {
     }
 
     /// The store's answer to a request that is not [known](Self::known).
-    pub(super) async fn check<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>, cost: Cost) -> Decision {
+    pub(super) async fn check<S: Store>(
+        &self,
+        store: &S,
+        plan: &S::Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Decision {
         let asked_at = self.denied.now();
         let answer = store.check(plan, key, cost).await;
         self.take_or_stand_in(key, cost, asked_at, answer)
@@ -106,14 +138,26 @@ impl Guard {
         plan: &S::Plan,
         requests: &[(Key<'_>, Cost)],
     ) -> Vec<Decision> {
-        let known: Vec<Option<Decision>> = requests.iter().map(|(key, cost)| self.known(*key, *cost)).collect();
+        let known: Vec<Option<Decision>> = requests
+            .iter()
+            .map(|(key, cost)| self.known(*key, *cost))
+            .collect();
         let open = |(request, known): (&(_, _), &Option<_>)| known.is_none().then_some(*request);
         let asked: Vec<(Key<'_>, Cost)> = requests.iter().zip(&known).filter_map(open).collect();
         let asked_at = self.denied.now();
-        let answers = if asked.is_empty() { Vec::new() } else { store.check_many(plan, &asked).await };
-        let mut answers =
-            asked.iter().zip(answers).map(|((key, cost), answer)| self.take_or_stand_in(*key, *cost, asked_at, answer));
-        known.into_iter().filter_map(|known| known.or_else(|| answers.next())).collect()
+        let answers = if asked.is_empty() {
+            Vec::new()
+        } else {
+            store.check_many(plan, &asked).await
+        };
+        let mut answers = asked
+            .iter()
+            .zip(answers)
+            .map(|((key, cost), answer)| self.take_or_stand_in(*key, *cost, asked_at, answer));
+        known
+            .into_iter()
+            .filter_map(|known| known.or_else(|| answers.next()))
+            .collect()
     }
 
     /// The answer in the place of a store that could not give one, counted.
@@ -176,7 +220,13 @@ impl Guard {
     }
 
     /// Counts what the store answered, and remembers it if the cost that it is about is known.
-    pub(super) fn take(&self, key: Key<'_>, cost: Option<Cost>, asked_at: Timestamp, decision: Decision) -> Decision {
+    pub(super) fn take(
+        &self,
+        key: Key<'_>,
+        cost: Option<Cost>,
+        asked_at: Timestamp,
+        decision: Decision,
+    ) -> Decision {
         match cost {
             Some(cost) => self.denied.learn(self.mark, key, cost, asked_at, &decision),
             None => self.denied.forget(key),
@@ -203,7 +253,12 @@ impl Guard {
         answer
     }
 
-    pub(super) async fn reset<S: Store>(&self, store: &S, plan: &S::Plan, key: Key<'_>) -> Result<(), StoreError> {
+    pub(super) async fn reset<S: Store>(
+        &self,
+        store: &S,
+        plan: &S::Plan,
+        key: Key<'_>,
+    ) -> Result<(), StoreError> {
         let answer = store.reset(plan, key).await;
         self.denied.forget(key);
         answer

@@ -94,7 +94,9 @@ pub enum CheckError {
         count: usize,
     },
     /// One request names a key of a policy with shared tiers in two of them.
-    #[error("policy {policy:?} is named twice for one key, in two tiers that share their counts: expected one tier")]
+    #[error(
+        "policy {policy:?} is named twice for one key, in two tiers that share their counts: expected one tier"
+    )]
     TwoTiers {
         /// The name of the policy.
         policy: String,
@@ -113,7 +115,12 @@ impl Limiter<MemoryStore> {
     #[must_use]
     #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
     pub fn memory(policy: Policy) -> Self {
-        Self::new(MemoryStore::builder().build().expect("46 MB of address space"), policy)
+        Self::new(
+            MemoryStore::builder()
+                .build()
+                .expect("46 MB of address space"),
+            policy,
+        )
     }
 }
 
@@ -126,12 +133,24 @@ impl<S: Store> Limiter<S> {
 
     /// A limiter with settings of its own: a namespace, and what happens when a remote store fails.
     pub fn builder(store: S, policy: Policy) -> LimiterBuilder<S> {
-        LimiterBuilder { store, policy, namespace: None, settings: Settings::default() }
+        LimiterBuilder {
+            store,
+            policy,
+            namespace: None,
+            settings: Settings::default(),
+        }
     }
 
     /// A limiter of a namespace, whose keys are composed already.
-    pub(crate) fn on(store: Arc<S>, policy: Policy, namespace: Arc<str>, settings: Settings) -> Self {
-        let guard = store.is_remote().then(|| Guard::new(settings, &policy, &namespace, Arc::default()));
+    pub(crate) fn on(
+        store: Arc<S>,
+        policy: Policy,
+        namespace: Arc<str>,
+        settings: Settings,
+    ) -> Self {
+        let guard = store
+            .is_remote()
+            .then(|| Guard::new(settings, &policy, &namespace, Arc::default()));
         Self::guarded(store, policy, namespace, guard, true)
     }
 
@@ -143,7 +162,16 @@ impl<S: Store> Limiter<S> {
         has_composed_keys: bool,
     ) -> Self {
         let plan = store.plan(&policy, &namespace);
-        Self { shared: Arc::new(Shared { store, plan, policy, namespace, guard, has_composed_keys }) }
+        Self {
+            shared: Arc::new(Shared {
+                store,
+                plan,
+                policy,
+                namespace,
+                guard,
+                has_composed_keys,
+            }),
+        }
     }
 
     /// Returns the limiter with another policy, on the same store and in the same namespace.
@@ -154,23 +182,48 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         let namespace = &self.shared.namespace;
-        let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy, namespace));
+        let guard = self
+            .shared
+            .guard
+            .as_ref()
+            .map(|guard| guard.renewed(&policy, namespace));
         let has_composed_keys = self.shared.has_composed_keys;
-        Self::guarded(Arc::clone(&self.shared.store), policy, Arc::clone(namespace), guard, has_composed_keys)
+        Self::guarded(
+            Arc::clone(&self.shared.store),
+            policy,
+            Arc::clone(namespace),
+            guard,
+            has_composed_keys,
+        )
     }
 
     /// Another limiter on the same store, with the same settings, that counts apart from this one.
     #[must_use]
     pub fn in_namespace(&self, name: &Name, policy: Policy) -> Self {
         let namespace = name.shared();
-        let guard = self.shared.guard.as_ref().map(|guard| guard.renewed(&policy, &namespace));
-        Self::guarded(Arc::clone(&self.shared.store), policy, namespace, guard, self.shared.has_composed_keys)
+        let guard = self
+            .shared
+            .guard
+            .as_ref()
+            .map(|guard| guard.renewed(&policy, &namespace));
+        Self::guarded(
+            Arc::clone(&self.shared.store),
+            policy,
+            namespace,
+            guard,
+            self.shared.has_composed_keys,
+        )
     }
 
     /// What it has answered so far, and how its store is. In memory nothing is counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.shared.guard.as_ref().map_or_else(Counters::default, |guard| guard.counters(&*self.shared.store))
+        self.shared
+            .guard
+            .as_ref()
+            .map_or_else(Counters::default, |guard| {
+                guard.counters(&*self.shared.store)
+            })
     }
 
     /// What it answers when its store cannot; `None` in memory, which always can.
@@ -188,7 +241,11 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decision, StoreError> {
         let shared = &*self.shared;
         match &shared.guard {
-            Some(guard) => guard.settle(&*shared.store, &shared.plan, key, settlement, taken_locally).await,
+            Some(guard) => {
+                guard
+                    .settle(&*shared.store, &shared.plan, key, settlement, taken_locally)
+                    .await
+            }
             None => shared.store.settle(&shared.plan, key, settlement).await,
         }
     }
@@ -218,7 +275,11 @@ impl<S: Store> Limiter<S> {
     /// May this request go on? It costs 1; [`Check::cost`] says otherwise.
     #[inline]
     pub fn check<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Check<'a, S> {
-        Check { limiter: self, key: key.as_ref(), cost: Ok(Cost::ONE) }
+        Check {
+            limiter: self,
+            key: key.as_ref(),
+            cost: Ok(Cost::ONE),
+        }
     }
 
     /// Decides on a batch of requests in order, at one time, each for itself. In memory this is several times faster
@@ -229,7 +290,10 @@ impl<S: Store> Limiter<S> {
         K: AsRef<[u8]>,
         C: Copy + TryInto<Cost, Error: Into<CostError>>,
     {
-        CheckMany { limiter: self, requests }
+        CheckMany {
+            limiter: self,
+            requests,
+        }
     }
 
     /// Gives back what a request took that did not happen after all, or cost less: never more than is counted now.
@@ -243,13 +307,20 @@ impl<S: Store> Limiter<S> {
         K: AsRef<[u8]> + ?Sized,
         C: TryInto<Cost, Error: Into<CostError>>,
     {
-        Refund { limiter: self, key: key.as_ref(), cost: cost.try_into().map_err(Into::into) }
+        Refund {
+            limiter: self,
+            key: key.as_ref(),
+            cost: cost.try_into().map_err(Into::into),
+        }
     }
 
     /// Forgets what the key has used.
     #[inline]
     pub fn reset<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Reset<'a, S> {
-        Reset { limiter: self, key: key.as_ref() }
+        Reset {
+            limiter: self,
+            key: key.as_ref(),
+        }
     }
 }
 
@@ -264,7 +335,11 @@ impl<S: Store> Shared<S> {
     #[inline]
     fn key<'a>(&self, key: &'a [u8]) -> Result<Composed<'a>, EmptyKey> {
         let key = Key::new(key)?;
-        Ok(if self.has_composed_keys { Composed::Plain(key.as_bytes()) } else { composed(None, key) })
+        Ok(if self.has_composed_keys {
+            Composed::Plain(key.as_bytes())
+        } else {
+            composed(None, key)
+        })
     }
 
     async fn check(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
@@ -277,7 +352,12 @@ impl<S: Store> Shared<S> {
     async fn check_many(&self, requests: &[(Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
         match &self.guard {
             Some(guard) => Ok(guard.check_many(&*self.store, &self.plan, requests).await),
-            None => self.store.check_many(&self.plan, requests).await.into_iter().collect(),
+            None => self
+                .store
+                .check_many(&self.plan, requests)
+                .await
+                .into_iter()
+                .collect(),
         }
     }
 
@@ -335,22 +415,30 @@ impl<S: Store> LimiterBuilder<S> {
     /// The limiter.
     #[must_use]
     pub fn build(self) -> Limiter<S> {
-        let namespace = self.namespace.map_or_else(|| Arc::from(""), |name| name.shared());
+        let namespace = self
+            .namespace
+            .map_or_else(|| Arc::from(""), |name| name.shared());
         let (store, settings) = (Arc::new(self.store), self.settings);
-        let guard = store.is_remote().then(|| Guard::new(settings, &self.policy, &namespace, Arc::default()));
+        let guard = store
+            .is_remote()
+            .then(|| Guard::new(settings, &self.policy, &namespace, Arc::default()));
         Limiter::guarded(store, self.policy, namespace, guard, false)
     }
 }
 
 impl<S: Store> Clone for Limiter<S> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 
 impl<S: Store> fmt::Debug for Limiter<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").field("policy", &self.shared.policy.to_string()).finish_non_exhaustive()
+        f.debug_struct("Limiter")
+            .field("policy", &self.shared.policy.to_string())
+            .finish_non_exhaustive()
     }
 }
 
@@ -364,7 +452,9 @@ mod tests {
         let limiter = Limiter::memory("2/minute".parse().unwrap());
         goes_anywhere(&limiter);
         let clone = limiter.clone();
-        std::thread::spawn(move || clone.check("k").now().unwrap()).join().unwrap();
+        std::thread::spawn(move || clone.check("k").now().unwrap())
+            .join()
+            .unwrap();
         assert_eq!(limiter.check("k").now().unwrap().remaining(), 0);
     }
 
@@ -374,24 +464,61 @@ mod tests {
         let beside = limiter.in_namespace(&Name::new("beside").unwrap(), limiter.policy().clone());
         assert!(limiter.check("k").cost(2).now().unwrap().is_allowed());
         assert!(beside.check("k").cost(2).now().unwrap().is_allowed());
-        assert!(beside.with_policy("2/minute".parse().unwrap()).check("k").now().unwrap().is_denied());
+        assert!(
+            beside
+                .with_policy("2/minute".parse().unwrap())
+                .check("k")
+                .now()
+                .unwrap()
+                .is_denied()
+        );
     }
 
     #[test]
     fn bad_input_is_an_error_and_takes_nothing() {
         let limiter = Limiter::memory("10/minute".parse().unwrap());
-        assert!(matches!(limiter.check("").now(), Err(CheckError::EmptyKey(_))));
-        assert!(matches!(limiter.refund("", 1).now(), Err(CheckError::EmptyKey(_))));
-        assert!(matches!(limiter.reset("").now(), Err(CheckError::EmptyKey(_))));
+        assert!(matches!(
+            limiter.check("").now(),
+            Err(CheckError::EmptyKey(_))
+        ));
+        assert!(matches!(
+            limiter.refund("", 1).now(),
+            Err(CheckError::EmptyKey(_))
+        ));
+        assert!(matches!(
+            limiter.reset("").now(),
+            Err(CheckError::EmptyKey(_))
+        ));
         let batch = [("k", Cost::ONE), ("", Cost::ONE)];
-        assert!(matches!(limiter.check_many(&batch).now(), Err(CheckError::EmptyKey(_))));
-        assert!(matches!(limiter.check_many(&[("k", 1), ("k", -1)]).now(), Err(CheckError::Cost(_))));
+        assert!(matches!(
+            limiter.check_many(&batch).now(),
+            Err(CheckError::EmptyKey(_))
+        ));
+        assert!(matches!(
+            limiter.check_many(&[("k", 1), ("k", -1)]).now(),
+            Err(CheckError::Cost(_))
+        ));
         for cost in [-1.0, f64::NAN, f64::INFINITY, 0.0001, 1e10] {
-            assert!(matches!(limiter.check("k").cost(cost).now(), Err(CheckError::Cost(_))), "{cost}");
-            assert!(matches!(limiter.refund("k", cost).now(), Err(CheckError::Cost(_))), "{cost}");
+            assert!(
+                matches!(
+                    limiter.check("k").cost(cost).now(),
+                    Err(CheckError::Cost(_))
+                ),
+                "{cost}"
+            );
+            assert!(
+                matches!(limiter.refund("k", cost).now(), Err(CheckError::Cost(_))),
+                "{cost}"
+            );
         }
-        assert!(matches!(limiter.check("k").cost(-1).now(), Err(CheckError::Cost(CostError::Negative))));
-        assert!(matches!(limiter.check("k").cost(u64::MAX).now(), Err(CheckError::Cost(CostError::TooLarge))));
+        assert!(matches!(
+            limiter.check("k").cost(-1).now(),
+            Err(CheckError::Cost(CostError::Negative))
+        ));
+        assert!(matches!(
+            limiter.check("k").cost(u64::MAX).now(),
+            Err(CheckError::Cost(CostError::TooLarge))
+        ));
         assert_eq!(limiter.check("k").cost(0).now().unwrap().remaining(), 10);
         assert_eq!(limiter.store().stats().keys, 0);
     }
@@ -399,7 +526,9 @@ mod tests {
     #[test]
     fn a_batch_is_decided_in_order_at_one_time() {
         let limiter = Limiter::memory("3/minute".parse().unwrap());
-        let requests: Vec<(String, Cost)> = (0..100).map(|n| (format!("{}", n % 25), Cost::ONE)).collect();
+        let requests: Vec<(String, Cost)> = (0..100)
+            .map(|n| (format!("{}", n % 25), Cost::ONE))
+            .collect();
         let decisions = limiter.check_many(&requests).now().unwrap();
         let allowed: Vec<bool> = decisions.iter().map(Decision::is_allowed).collect();
         assert_eq!(allowed, (0..100).map(|n| n < 75).collect::<Vec<_>>());

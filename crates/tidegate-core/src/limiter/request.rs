@@ -36,7 +36,10 @@ impl<'a, T> Answer<'a, T> {
     fn known(answer: T) -> Self {
         thread_local! { static COUNT: Cell<u8> = const { Cell::new(0) } }
         let count = COUNT.with(|count| count.replace(count.get().wrapping_add(1)));
-        Self(Progress::Known { answer: Some(Ok(answer)), lets_others_run: count == 0 })
+        Self(Progress::Known {
+            answer: Some(Ok(answer)),
+            lets_others_run: count == 0,
+        })
     }
 
     fn asked(answer: impl Future<Output = Result<T, CheckError>> + Send + 'a) -> Self {
@@ -49,7 +52,9 @@ impl<T: Unpin> Future for Answer<'_, T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Progress::Known { lets_others_run, .. } if *lets_others_run => {
+            Progress::Known {
+                lets_others_run, ..
+            } if *lets_others_run => {
                 *lets_others_run = false;
                 context.waker().wake_by_ref();
                 Poll::Pending
@@ -92,13 +97,19 @@ impl<'a, S: Store> Check<'a, S> {
     /// The answer, if the store need not be asked.
     fn known(&self) -> Option<Decision> {
         let guard = self.limiter.shared.guard.as_ref()?;
-        let (Ok(key), Ok(cost)) = (self.limiter.shared.key(self.key), self.cost) else { return None };
+        let (Ok(key), Ok(cost)) = (self.limiter.shared.key(self.key), self.cost) else {
+            return None;
+        };
         guard.known(Key::new(&key).ok()?, cost)
     }
 
     async fn answer(self) -> Result<Decision, CheckError> {
         let key = self.limiter.shared.key(self.key)?;
-        Ok(self.limiter.shared.check(Key::new(&key)?, self.cost?).await?)
+        Ok(self
+            .limiter
+            .shared
+            .check(Key::new(&key)?, self.cost?)
+            .await?)
     }
 
     /// Decides, and holds this thread up meanwhile: for programs without an async runtime.
@@ -122,13 +133,19 @@ impl Check<'_, MemoryStore> {
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
         let key = Key::new(self.key)?;
-        if shared.is_plain(key) { Ok(shared.store.check(&shared.plan, key, self.cost?)) } else { self.now_composed() }
+        if shared.is_plain(key) {
+            Ok(shared.store.check(&shared.plan, key, self.cost?))
+        } else {
+            self.now_composed()
+        }
     }
 
     #[cold]
     fn now_composed(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
-        Ok(shared.store.check(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
+        Ok(shared
+            .store
+            .check(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
     }
 }
 
@@ -155,15 +172,33 @@ impl<S: Store> CheckWithReceipt<'_, S> {
     async fn answer(self) -> Result<(Decision, Receipt<S>), CheckError> {
         let Check { limiter, key, cost } = self.check;
         let key = limiter.shared.key(key)?;
-        let asked = Asked { limiter, key: Key::new(&key)?, cost: cost? };
-        let answer = check_together(std::slice::from_ref(&asked), true).await?.pop().flatten();
+        let asked = Asked {
+            limiter,
+            key: Key::new(&key)?,
+            cost: cost?,
+        };
+        let answer = check_together(std::slice::from_ref(&asked), true)
+            .await?
+            .pop()
+            .flatten();
         let Some((decision, claims)) = answer else {
-            return Ok((limiter.shared.check(asked.key, Cost::ZERO).await?, Receipt::new(SmallVec::new())));
+            return Ok((
+                limiter.shared.check(asked.key, Cost::ZERO).await?,
+                Receipt::new(SmallVec::new()),
+            ));
         };
         let mut taken = SmallVec::new();
         if !claims.is_empty() {
-            let (key, cost, locally) = (KeyBytes::from_slice(&key), asked.cost, decision.degraded());
-            taken.push(Taken { limiter: limiter.clone(), key, cost, claims, locally, tally: None });
+            let (key, cost, locally) =
+                (KeyBytes::from_slice(&key), asked.cost, decision.degraded());
+            taken.push(Taken {
+                limiter: limiter.clone(),
+                key,
+                cost,
+                claims,
+                locally,
+                tally: None,
+            });
         }
         Ok((decision, Receipt::new(taken)))
     }
@@ -211,7 +246,10 @@ where
     K: AsRef<[u8]>,
     C: Copy + TryInto<Cost, Error: Into<CostError>>,
 {
-    Ok((Key::new(key.as_ref())?, (*cost).try_into().map_err(Into::into)?))
+    Ok((
+        Key::new(key.as_ref())?,
+        (*cost).try_into().map_err(Into::into)?,
+    ))
 }
 
 impl<K, C> CheckMany<'_, K, C, MemoryStore>
@@ -241,11 +279,17 @@ where
             is_any_composed |= !shared.is_plain(key);
         }
         decisions.reserve(self.requests.len());
-        let requests = self.requests.iter().filter_map(|request| keyed(request).ok());
+        let requests = self
+            .requests
+            .iter()
+            .filter_map(|request| keyed(request).ok());
         if is_any_composed {
-            let composed: Vec<(Composed<'_>, Cost)> =
-                requests.filter_map(|(key, cost)| Some((shared.key(key.as_bytes()).ok()?, cost))).collect();
-            let requests = composed.iter().filter_map(|(key, cost)| Some((Key::new(key).ok()?, *cost)));
+            let composed: Vec<(Composed<'_>, Cost)> = requests
+                .filter_map(|(key, cost)| Some((shared.key(key.as_bytes()).ok()?, cost)))
+                .collect();
+            let requests = composed
+                .iter()
+                .filter_map(|(key, cost)| Some((Key::new(key).ok()?, *cost)));
             shared.store.check_many(&shared.plan, requests, decisions);
         } else {
             shared.store.check_many(&shared.plan, requests, decisions);
@@ -265,7 +309,11 @@ where
             let (key, cost) = keyed(request)?;
             Ok((shared.key(key.as_bytes())?, cost))
         };
-        let composed = self.requests.iter().map(composed).collect::<Result<Vec<_>, CheckError>>()?;
+        let composed = self
+            .requests
+            .iter()
+            .map(composed)
+            .collect::<Result<Vec<_>, CheckError>>()?;
         let requests = composed
             .iter()
             .map(|(key, cost)| Ok((Key::new(key)?, *cost)))
@@ -307,7 +355,11 @@ pub struct Refund<'a, S: Store> {
 impl<S: Store> Refund<'_, S> {
     async fn answer(self) -> Result<Decision, CheckError> {
         let key = self.limiter.shared.key(self.key)?;
-        Ok(self.limiter.shared.refund(Key::new(&key)?, self.cost?).await?)
+        Ok(self
+            .limiter
+            .shared
+            .refund(Key::new(&key)?, self.cost?)
+            .await?)
     }
 
     /// Gives back, and holds this thread up meanwhile: for programs without an async runtime.
@@ -326,7 +378,9 @@ impl Refund<'_, MemoryStore> {
     /// If the key is empty or the cost is not one. Then nothing is given back.
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
-        Ok(shared.store.refund(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
+        Ok(shared
+            .store
+            .refund(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
     }
 }
 
@@ -369,7 +423,9 @@ impl Reset<'_, MemoryStore> {
     /// If the key is empty.
     pub fn now(self) -> Result<(), CheckError> {
         let shared = &*self.limiter.shared;
-        shared.store.reset(&shared.plan, Key::new(&shared.key(self.key)?)?);
+        shared
+            .store
+            .reset(&shared.plan, Key::new(&shared.key(self.key)?)?);
         Ok(())
     }
 }

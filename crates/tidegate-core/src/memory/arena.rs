@@ -76,12 +76,16 @@ impl Arena {
 
     /// The bytes of the records of one group.
     pub(super) fn bytes_of(&self, group: Group) -> u64 {
-        self.records_of(group).map_or(0, |records| records.bytes.load(Ordering::Relaxed))
+        self.records_of(group)
+            .map_or(0, |records| records.bytes.load(Ordering::Relaxed))
     }
 
     /// The group whose records take the most bytes.
     pub(super) fn largest_group(&self) -> Group {
-        (0..=u8::MAX).map(Group).max_by_key(|group| self.bytes_of(*group)).unwrap_or(Group(0))
+        (0..=u8::MAX)
+            .map(Group)
+            .max_by_key(|group| self.bytes_of(*group))
+            .unwrap_or(Group(0))
     }
 
     /// Stores a record and returns its number, which is not 0.
@@ -92,16 +96,26 @@ impl Arena {
         self.count(records, fingerprint, 0, size(&record));
         self.records.fetch_add(1, Ordering::Relaxed);
         let mut shard = records.shards[number].lock();
-        let at = shard.records.insert(Kept { record, fingerprint });
+        let at = shard.records.insert(Kept {
+            record,
+            fingerprint,
+        });
         shard.end = shard.end.max(at + 1);
         (at * SHARDS + number) as u64 + 1
     }
 
     /// Deletes a record.
     pub(super) fn remove(&self, number: u64, fingerprint: Fingerprint) {
-        let (Some(records), (shard, at)) = (self.records_of(fingerprint.group()), place(number)) else { return };
+        let (Some(records), (shard, at)) = (self.records_of(fingerprint.group()), place(number))
+        else {
+            return;
+        };
         let mut shard = records.shards[shard].lock();
-        if shard.records.get(at).is_some_and(|kept| kept.fingerprint == fingerprint) {
+        if shard
+            .records
+            .get(at)
+            .is_some_and(|kept| kept.fingerprint == fingerprint)
+        {
             let kept = shard.records.remove(at);
             self.count(records, fingerprint, size(&kept.record), 0);
             self.records.fetch_sub(1, Ordering::Relaxed);
@@ -113,9 +127,18 @@ impl Arena {
     }
 
     /// Returns the record of a number, if it belongs to `fingerprint`.
-    pub(super) fn get(&self, number: u64, fingerprint: Fingerprint) -> Option<MappedMutexGuard<'_, Record>> {
+    pub(super) fn get(
+        &self,
+        number: u64,
+        fingerprint: Fingerprint,
+    ) -> Option<MappedMutexGuard<'_, Record>> {
         let (records, (shard, at)) = (self.records_of(fingerprint.group())?, place(number));
-        let own = |shard: &mut Shard| shard.records.get(at).is_some_and(|kept| kept.fingerprint == fingerprint);
+        let own = |shard: &mut Shard| {
+            shard
+                .records
+                .get(at)
+                .is_some_and(|kept| kept.fingerprint == fingerprint)
+        };
         let mut shard = records.shards[shard].lock();
         own(&mut shard).then(|| MutexGuard::map(shard, |shard| &mut shard.records[at].record))
     }
@@ -130,14 +153,25 @@ impl Arena {
         let mut record = self.get(number, fingerprint)?;
         let before = size(&record);
         let result = work(&mut record);
-        self.count(self.records_of(fingerprint.group())?, fingerprint, before, size(&record));
+        self.count(
+            self.records_of(fingerprint.group())?,
+            fingerprint,
+            before,
+            size(&record),
+        );
         Some(result)
     }
 
     /// The entries of up to `N` records of a group, from a place on that `spread` chooses.
-    pub(super) fn sample<const N: usize>(&self, group: Group, spread: u64) -> ArrayVec<Fingerprint, N> {
+    pub(super) fn sample<const N: usize>(
+        &self,
+        group: Group,
+        spread: u64,
+    ) -> ArrayVec<Fingerprint, N> {
         let mut found = ArrayVec::new();
-        let Some(records) = self.records_of(group) else { return found };
+        let Some(records) = self.records_of(group) else {
+            return found;
+        };
         for shard in 0..SHARDS {
             let shard = records.shards[(spread as usize).wrapping_add(shard) % SHARDS].lock();
             let start = ((u128::from(spread) * shard.end as u128) >> 64) as usize;
@@ -153,12 +187,16 @@ impl Arena {
 
     /// The entries of up to `N` large records of a group.
     pub(super) fn large<const N: usize>(&self, group: Group) -> ArrayVec<Fingerprint, N> {
-        let Some(records) = self.records_of(group) else { return ArrayVec::new() };
+        let Some(records) = self.records_of(group) else {
+            return ArrayVec::new();
+        };
         records.large.lock().iter().copied().take(N).collect()
     }
 
     fn records_of(&self, group: Group) -> Option<&Records> {
-        self.groups[usize::from(group.0)].get().map(|records| &**records)
+        self.groups[usize::from(group.0)]
+            .get()
+            .map(|records| &**records)
     }
 
     fn count(&self, records: &Records, fingerprint: Fingerprint, before: usize, after: usize) {
@@ -177,7 +215,11 @@ impl Arena {
 
 impl Default for Records {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), large: Mutex::default(), bytes: AtomicU64::new(0) }
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            large: Mutex::default(),
+            bytes: AtomicU64::new(0),
+        }
     }
 }
 

@@ -34,7 +34,9 @@ impl Table {
             }
         }
         // Records grow older as fast as they are replaced, which may be faster than the table is.
-        let swept = (3 * self.lines.len() as u64).div_ceil(self.arena.len().max(1)).min(MOST_SWEPT);
+        let swept = (3 * self.lines.len() as u64)
+            .div_ceil(self.arena.len().max(1))
+            .min(MOST_SWEPT);
         for _ in 1..swept {
             self.sweep_line(now, true);
         }
@@ -44,10 +46,15 @@ impl Table {
     fn evict_record(&self, own: &[Fingerprint], again: u32, now: u64) -> bool {
         let groups = self.groups_to_trim(own);
         let is_far_above = self.arena.bytes() > self.max_record_bytes.saturating_add(LARGE as u64);
-        let victim = groups.into_iter().find_map(|group| match self.arena.large::<LARGE_SAMPLE>(group) {
-            large if is_far_above && !large.is_empty() => self.least_of(&large, own, now).map(|(_, victim)| victim),
-            _ => self.least_record(group, own, again, now),
-        });
+        let victim =
+            groups
+                .into_iter()
+                .find_map(|group| match self.arena.large::<LARGE_SAMPLE>(group) {
+                    large if is_far_above && !large.is_empty() => {
+                        self.least_of(&large, own, now).map(|(_, victim)| victim)
+                    }
+                    _ => self.least_record(group, own, again, now),
+                });
         if let Some(fingerprint) = victim {
             self.drop_record(fingerprint, now);
         }
@@ -58,12 +65,23 @@ impl Table {
     fn groups_to_trim(&self, own: &[Fingerprint]) -> SmallVec<[Group; 2]> {
         let newcomer = own.first().map_or(Group(0), |own| own.group());
         let share = self.groups.share(self.max_record_bytes, newcomer);
-        let groups = own.iter().map(|own| own.group()).chain([self.arena.largest_group()]);
-        groups.filter(|group| self.arena.bytes_of(*group) > share).collect()
+        let groups = own
+            .iter()
+            .map(|own| own.group())
+            .chain([self.arena.largest_group()]);
+        groups
+            .filter(|group| self.arena.bytes_of(*group) > share)
+            .collect()
     }
 
     /// The record of a few samples of a group that is evicted first.
-    fn least_record(&self, group: Group, own: &[Fingerprint], again: u32, now: u64) -> Option<Fingerprint> {
+    fn least_record(
+        &self,
+        group: Group,
+        own: &[Fingerprint],
+        again: u32,
+        now: u64,
+    ) -> Option<Fingerprint> {
         let spread = own.first().map_or((0, 0), |own| (own.high, own.low));
         let mut least: Option<(Rank, Fingerprint)> = None;
         for sample in 0..SAMPLES {
@@ -81,7 +99,12 @@ impl Table {
     }
 
     /// The record of these that is evicted first. Those of `own` stay.
-    fn least_of(&self, all: &[Fingerprint], own: &[Fingerprint], now: u64) -> Option<(Rank, Fingerprint)> {
+    fn least_of(
+        &self,
+        all: &[Fingerprint],
+        own: &[Fingerprint],
+        now: u64,
+    ) -> Option<(Rank, Fingerprint)> {
         let others = all.iter().filter(|other| !own.contains(other));
         let ranked = others.filter_map(|other| Some((self.record_rank(*other, now)?, *other)));
         ranked.min_by_key(|(rank, _)| *rank)

@@ -62,7 +62,11 @@ pub enum MemoryStoreError {
 
 impl MemoryStoreBuilder {
     pub(super) fn new() -> Self {
-        Self { max_keys: MemoryStore::DEFAULT_MAX_KEYS, max_record_bytes: None, clock: Clock::system() }
+        Self {
+            max_keys: MemoryStore::DEFAULT_MAX_KEYS,
+            max_record_bytes: None,
+            clock: Clock::system(),
+        }
     }
 
     /// The most keys to keep: a hard bound on memory from the start. 1,000,000 where not given.
@@ -98,13 +102,25 @@ impl MemoryStoreBuilder {
     }
 
     pub(super) fn build_with(self, secret: Secret) -> Result<MemoryStore, MemoryStoreError> {
-        let Self { max_keys, max_record_bytes, clock } = self;
+        let Self {
+            max_keys,
+            max_record_bytes,
+            clock,
+        } = self;
         if max_keys == 0 {
             return Err(MemoryStoreError::NoKeys);
         }
-        let by_keys = max_keys.saturating_mul(RECORD_BYTES_A_KEY).max(LEAST_RECORD_BYTES);
+        let by_keys = max_keys
+            .saturating_mul(RECORD_BYTES_A_KEY)
+            .max(LEAST_RECORD_BYTES);
         let max_record_bytes = max_record_bytes.unwrap_or(by_keys);
-        let table = Table::new(max_keys, max_record_bytes, clock).ok_or(MemoryStoreError::OutOfMemory { max_keys })?;
-        Ok(MemoryStore { table, secret, fingerprinter: Fingerprinter::new(secret), receipts: Receipts::default() })
+        let table = Table::new(max_keys, max_record_bytes, clock)
+            .ok_or(MemoryStoreError::OutOfMemory { max_keys })?;
+        Ok(MemoryStore {
+            table,
+            secret,
+            fingerprinter: Fingerprinter::new(secret),
+            receipts: Receipts::default(),
+        })
     }
 }

@@ -31,7 +31,8 @@ const MAX_TRIES: u64 = 24;
 /// were asked for a short time ago, and of these last the ones that were denied again and again.
 pub(super) const CLASSES: Classes = [[10, 8, 1, 0], [11, 9, 3, 2], [13, 12, 5, 4], [15, 14, 7, 6]];
 /// The same for records, which may be replaced several times while the sweeps pass the table once: an age of 1 is old then.
-pub(super) const RECORD_CLASSES: Classes = [[5, 2, 1, 0], [7, 6, 4, 3], [11, 10, 9, 8], [15, 14, 13, 12]];
+pub(super) const RECORD_CLASSES: Classes =
+    [[5, 2, 1, 0], [7, 6, 4, 3], [11, 10, 9, 8], [15, 14, 13, 12]];
 /// By denials and age.
 type Classes = [[u8; 4]; 4];
 /// The last class of entries that are dropped without looking in further places.
@@ -73,17 +74,23 @@ impl Table {
         let mut best: Option<Rank> = None;
         let mut near_index = 0;
         for (index, line) in near.iter().enumerate() {
-            if let Some(rank) = self.least(line, newcomer).filter(|rank| best.is_none_or(|best| *rank < best)) {
+            if let Some(rank) = self
+                .least(line, newcomer)
+                .filter(|rank| best.is_none_or(|best| *rank < best))
+            {
                 (best, near_index) = (Some(rank), index);
             }
         }
         let mut far: Option<Guard<'_>> = None;
         for again in 0..MAX_TRIES {
-            let is_enough = best.is_some_and(|best| best.is_cheap() || (again >= CHEAP_TRIES && !best.is_protected));
+            let is_enough = best.is_some_and(|best| {
+                best.is_cheap() || (again >= CHEAP_TRIES && !best.is_protected)
+            });
             if is_enough && again > 0 {
                 break;
             }
-            if let Some((rank, line)) = self.least_at(spread.wrapping_add(again.wrapping_mul(WEYL)), newcomer)
+            if let Some((rank, line)) =
+                self.least_at(spread.wrapping_add(again.wrapping_mul(WEYL)), newcomer)
                 && best.is_none_or(|best| rank < best)
             {
                 (best, far) = (Some(rank), Some(line));
@@ -103,7 +110,10 @@ impl Table {
     /// Every slot within reach is taken, which chance brings about in one of a hundred tables of a hundred million keys.
     #[cold]
     pub(super) fn drop_near(&self, near: &mut [Guard<'_>], newcomer: Newcomer<'_>) {
-        let ranks = near.iter().enumerate().filter_map(|(index, line)| Some((self.least(line, newcomer)?, index)));
+        let ranks = near
+            .iter()
+            .enumerate()
+            .filter_map(|(index, line)| Some((self.least(line, newcomer)?, index)));
         if let Some((rank, index)) = ranks.min() {
             self.evict(&mut near[index], rank);
             self.counts.keys.fetch_sub(1, Ordering::Relaxed);
@@ -118,7 +128,11 @@ impl Table {
     }
 
     pub(super) fn count_eviction(&self, rank: Rank) {
-        let count = if rank.is_live { &self.counts.evictions } else { &self.counts.expiries };
+        let count = if rank.is_live {
+            &self.counts.evictions
+        } else {
+            &self.counts.expiries
+        };
         count.fetch_add(1, Ordering::Relaxed);
         if rank.is_live && rank.is_denied {
             self.counts.denied_evictions.fetch_add(1, Ordering::Relaxed);
@@ -128,7 +142,9 @@ impl Table {
     /// Locks are taken going up, and these may be below those that are held: a line that another thread holds is left out.
     fn least_at(&self, spread: u64, newcomer: Newcomer<'_>) -> Option<(Rank, Guard<'_>)> {
         let lines = self.lines_at(spread).filter_map(Line::try_lock);
-        lines.filter_map(|line| Some((self.least(&line, newcomer)?, line))).min_by_key(|(rank, _)| *rank)
+        lines
+            .filter_map(|line| Some((self.least(&line, newcomer)?, line)))
+            .min_by_key(|(rank, _)| *rank)
     }
 
     fn lines_at(&self, spread: u64) -> impl Iterator<Item = &Line> {
@@ -143,11 +159,24 @@ impl Table {
         let share = self.groups.share(self.max_keys(), own);
         let is_own_above = self.groups.keys(own) >= share;
         let may_go = |group: Group| {
-            if is_own_above { group == own } else { self.groups.keys(group) > share }
+            if is_own_above {
+                group == own
+            } else {
+                self.groups.keys(group) > share
+            }
         };
         line.slots()
             .filter(|(at, _)| !newcomer.spared.contains(&line.fingerprint(*at)))
-            .map(|(at, slot)| rank(line, at, slot, &CLASSES, newcomer.now, !may_go(line.fingerprint(at).group())))
+            .map(|(at, slot)| {
+                rank(
+                    line,
+                    at,
+                    slot,
+                    &CLASSES,
+                    newcomer.now,
+                    !may_go(line.fingerprint(at).group()),
+                )
+            })
             .min()
     }
 }
@@ -156,7 +185,14 @@ impl Table {
 const WEYL: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Ranks an entry.
-pub(super) fn rank(line: &Guard<'_>, at: usize, slot: Slot, classes: &Classes, now: u64, is_protected: bool) -> Rank {
+pub(super) fn rank(
+    line: &Guard<'_>,
+    at: usize,
+    slot: Slot,
+    classes: &Classes,
+    now: u64,
+    is_protected: bool,
+) -> Rank {
     let denials = line.denials(at);
     Rank {
         is_live: !slot.is_expired(now),

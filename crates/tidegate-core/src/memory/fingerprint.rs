@@ -19,7 +19,11 @@ pub(super) struct Fingerprint {
 impl Fingerprint {
     #[inline]
     fn new(low: u64, high: u64, group: Group) -> Self {
-        Self { low, high: high & !0xff | u64::from(group.0), tag: high as u8 }
+        Self {
+            low,
+            high: high & !0xff | u64::from(group.0),
+            tag: high as u8,
+        }
     }
 
     /// Returns true for the fingerprint of an empty slot.
@@ -76,7 +80,11 @@ impl Fingerprinter {
         let draw = |number: u8| secret.hash(&[number]).as_u128();
         let round_keys = std::array::from_fn(|round| draw(round as u8 + 1));
         let sip = secret.hash(&[0]);
-        Self { short: BlockCipher::new(round_keys), any: SipHasher13::new_with_keys(sip.h1, sip.h2), group }
+        Self {
+            short: BlockCipher::new(round_keys),
+            any: SipHasher13::new_with_keys(sip.h1, sip.h2),
+            group,
+        }
     }
 
     /// Returns a fingerprinter for the keys of one namespace and one [identity](identity::identity): keys under different
@@ -107,16 +115,24 @@ impl Fingerprinter {
 #[inline]
 fn short_block(key: &[u8]) -> Option<u128> {
     let length = key.len();
-    let (low, high) = if let (8..=15, Some(head), Some(tail)) = (length, key.first_chunk(), key.last_chunk()) {
+    let (low, high) = if let (8..=15, Some(head), Some(tail)) =
+        (length, key.first_chunk(), key.last_chunk())
+    {
         // Of the last eight bytes, those that are not among the first eight.
-        (u64::from_le_bytes(*head), (u64::from_le_bytes(*tail) >> 8) >> (8 * (15 - length)))
+        (
+            u64::from_le_bytes(*head),
+            (u64::from_le_bytes(*tail) >> 8) >> (8 * (15 - length)),
+        )
     } else if let (4..8, Some(head), Some(tail)) = (length, key.first_chunk(), key.last_chunk()) {
         // Two that overlap: what both have is the same.
         let (head, tail) = (u32::from_le_bytes(*head), u32::from_le_bytes(*tail));
         (u64::from(head) | u64::from(tail) << (8 * (length - 4)), 0)
     } else if let (1..4, [first, .., last] | [first @ last]) = (length, key) {
         let middle = u64::from(key.get(length / 2).copied().unwrap_or(0)) << (8 * (length / 2));
-        (u64::from(*first) | middle | u64::from(*last) << (8 * (length - 1)), 0)
+        (
+            u64::from(*first) | middle | u64::from(*last) << (8 * (length - 1)),
+            0,
+        )
     } else {
         return None;
     };
@@ -134,7 +150,11 @@ mod tests {
             let mut expected = [0; 16];
             expected[..length].copy_from_slice(&bytes[..length]);
             expected[15] = length as u8;
-            assert_eq!(short_block(&bytes[..length]), Some(u128::from_le_bytes(expected)), "{length}");
+            assert_eq!(
+                short_block(&bytes[..length]),
+                Some(u128::from_le_bytes(expected)),
+                "{length}"
+            );
         }
         for length in [0, 16, 20] {
             assert_eq!(short_block(&bytes[..length]), None);
@@ -151,15 +171,20 @@ mod tests {
             for bit in 0..length * 8 {
                 let mut key = zeroes.clone();
                 key[bit / 8] |= 1 << (bit % 8);
-                assert!(seen.insert(prints.fingerprint(&key).low), "length {length} bit {bit}");
+                assert!(
+                    seen.insert(prints.fingerprint(&key).low),
+                    "length {length} bit {bit}"
+                );
             }
         }
     }
 
     #[test]
     fn secrets_and_shapes_differ() {
-        let [one, other] =
-            [Fingerprinter::new(Secret::random().unwrap()), Fingerprinter::new(Secret::random().unwrap())];
+        let [one, other] = [
+            Fingerprinter::new(Secret::random().unwrap()),
+            Fingerprinter::new(Secret::random().unwrap()),
+        ];
         let [minute, hour] = ["1/minute", "1/hour"].map(|text| text.parse().unwrap());
         for key in [&b"short"[..], b"a key that is longer than fifteen bytes"] {
             assert_ne!(one.fingerprint(key), other.fingerprint(key));

@@ -41,7 +41,11 @@ impl Groups {
                 names.push(name.into());
                 names.len() - 1
             }
-            None => name.bytes().fold(0_usize, |sum, byte| sum * 31 % (GROUPS - 1) + usize::from(byte)) % (GROUPS - 1),
+            None => {
+                name.bytes().fold(0_usize, |sum, byte| {
+                    sum * 31 % (GROUPS - 1) + usize::from(byte)
+                }) % (GROUPS - 1)
+            }
         };
         Group(place as u8 + 1)
     }

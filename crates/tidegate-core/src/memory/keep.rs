@@ -7,7 +7,9 @@ use super::line::{Kind, Slot};
 use super::packed::Packed;
 use super::plan::CounterPlan;
 use super::work::{Change, Job, Use, Work};
-use crate::algorithm::{Algorithm, Claims, Step, StepState, Written, decide, is_ahead, probe, refund};
+use crate::algorithm::{
+    Algorithm, Claims, Step, StepState, Written, decide, is_ahead, probe, refund,
+};
 use crate::decision::{Decision, Verdict};
 use crate::policy::Policy;
 use crate::record::{Record, Settlement, claims};
@@ -29,14 +31,31 @@ impl<A: Packed, O: Operation> Work for InSlot<A, O> {
         // A slot of another kind is as good as none. Only a forged snapshot has one.
         let own = slot.filter(|slot| slot.kind == A::KIND);
         let mut state = own.map_or_else(A::State::default, |slot| job.step.unpack(slot));
-        let (steps, states) = (std::slice::from_ref(job.step), std::slice::from_mut(&mut state));
-        let Ran { decision, written, .. } = run_now::<A, _, O>(job, steps, states);
+        let (steps, states) = (
+            std::slice::from_ref(job.step),
+            std::slice::from_mut(&mut state),
+        );
+        let Ran {
+            decision, written, ..
+        } = run_now::<A, _, O>(job, steps, states);
         let write = is_worth_writing(&decision, written, slot).then(|| job.step.pack(&state));
         let other = slot.filter(|slot| slot.kind != A::KIND && write.is_some());
-        if let Some(Slot { kind: Kind::Record, amount: number, .. }) = other {
+        if let Some(Slot {
+            kind: Kind::Record,
+            amount: number,
+            ..
+        }) = other
+        {
             job.table.arena.remove(number, job.fingerprint);
         }
-        (decision, Change { write, is_other_kind: other.is_some(), use_: O::use_of(job.input, &decision) })
+        (
+            decision,
+            Change {
+                write,
+                is_other_kind: other.is_some(),
+                use_: O::use_of(job.input, &decision),
+            },
+        )
     }
 }
 
@@ -49,7 +68,9 @@ impl<O: Operation> Work for InSlotOrRecord<O> {
 
     fn run(job: &Job<'_, CounterPlan, O::Input>, slot: Option<Slot>) -> (Decision, Change) {
         match slot {
-            Some(Slot { kind: Kind::Record, .. }) => InRecord::<O>::run(&job.with_step(&job.step.policy), slot),
+            Some(Slot {
+                kind: Kind::Record, ..
+            }) => InRecord::<O>::run(&job.with_step(&job.step.policy), slot),
             _ => InSlot::<_, O>::run(&job.with_step(&job.step.packed), slot),
         }
     }
@@ -65,14 +86,23 @@ impl<O: Operation> Work for InRecord<O> {
     fn run(job: &Job<'_, Policy, O::Input>, slot: Option<Slot>) -> (Decision, Change) {
         let (arena, policy) = (&job.table.arena, job.step);
         let run = &|record: &mut Record| {
-            let ran = record.with_states(policy, job.now, |steps, states| run_now::<_, _, O>(job, steps, states));
-            let expires_at = ran.now.saturating_add(ran.decision.reset_after).max(record.others_free_at());
+            let ran = record.with_states(policy, job.now, |steps, states| {
+                run_now::<_, _, O>(job, steps, states)
+            });
+            let expires_at = ran
+                .now
+                .saturating_add(ran.decision.reset_after)
+                .max(record.others_free_at());
             (ran, expires_at)
         };
         let kept = match slot {
-            Some(Slot { kind: Kind::Record, amount: number, .. }) => {
-                arena.with(number, job.fingerprint, run).map(|(ran, time)| (number, ran, time))
-            }
+            Some(Slot {
+                kind: Kind::Record,
+                amount: number,
+                ..
+            }) => arena
+                .with(number, job.fingerprint, run)
+                .map(|(ran, time)| (number, ran, time)),
             _ => None,
         };
         let (ran, time, write) = match kept {
@@ -86,12 +116,27 @@ impl<O: Operation> Work for InRecord<O> {
                 let mut record = state.map_or_else(Record::default, Record::of);
                 let (ran, time) = run(&mut record);
                 let is_worth = slot.is_some() || is_worth_writing(&ran.decision, ran.written, slot);
-                (ran, time, is_worth.then(|| arena.insert(record, job.fingerprint)))
+                (
+                    ran,
+                    time,
+                    is_worth.then(|| arena.insert(record, job.fingerprint)),
+                )
             }
         };
-        let write = write.map(|number| Slot { kind: Kind::Record, time, amount: number });
+        let write = write.map(|number| Slot {
+            kind: Kind::Record,
+            time,
+            amount: number,
+        });
         let use_ = O::use_of(job.input, &ran.decision);
-        (ran.decision, Change { write, is_other_kind: true, use_ })
+        (
+            ran.decision,
+            Change {
+                write,
+                is_other_kind: true,
+                use_,
+            },
+        )
     }
 }
 
@@ -105,10 +150,17 @@ fn run_now<A: Algorithm, S: ?Sized, O: Operation>(
 ) -> Ran {
     let mut now = job.now;
     if is_ahead(steps, states, now) {
-        now = job.table.clock().catch_up(now, |now| is_ahead(steps, states, now));
+        now = job
+            .table
+            .clock()
+            .catch_up(now, |now| is_ahead(steps, states, now));
     }
     let (decision, written) = O::run(steps, states, now, job.input);
-    Ran { decision, written, now }
+    Ran {
+        decision,
+        written,
+        now,
+    }
 }
 
 /// What an operation answered, and at what time.
@@ -135,7 +187,12 @@ pub(super) trait Operation {
         Use::Looked
     }
 
-    fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, input: Self::Input) -> (Decision, Written);
+    fn run<A: Algorithm>(
+        steps: &[A],
+        states: &mut [A::State],
+        now: u64,
+        input: Self::Input,
+    ) -> (Decision, Written);
 }
 
 /// Decides, and takes the cost of a request that is admitted.
@@ -160,7 +217,12 @@ impl Operation for Checking {
     }
 
     #[inline(always)]
-    fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
+    fn run<A: Algorithm>(
+        steps: &[A],
+        states: &mut [A::State],
+        now: u64,
+        cost: u64,
+    ) -> (Decision, Written) {
         decide(steps, states, now, cost)
     }
 }
@@ -197,10 +259,19 @@ impl Operation for Probing {
     #[inline]
     fn use_of(cost: u64, decision: &Decision) -> Use {
         // Only a denial is final.
-        if decision.is_denied() { Checking::use_of(cost, decision) } else { Use::Looked }
+        if decision.is_denied() {
+            Checking::use_of(cost, decision)
+        } else {
+            Use::Looked
+        }
     }
 
-    fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
+    fn run<A: Algorithm>(
+        steps: &[A],
+        states: &mut [A::State],
+        now: u64,
+        cost: u64,
+    ) -> (Decision, Written) {
         probe(steps, states, now, cost)
     }
 }
@@ -211,7 +282,12 @@ pub(super) struct Refunding;
 impl Operation for Refunding {
     type Input = u64;
 
-    fn run<A: Algorithm>(steps: &[A], states: &mut [A::State], now: u64, cost: u64) -> (Decision, Written) {
+    fn run<A: Algorithm>(
+        steps: &[A],
+        states: &mut [A::State],
+        now: u64,
+        cost: u64,
+    ) -> (Decision, Written) {
         refund(steps, states, now, cost)
     }
 }

@@ -115,7 +115,12 @@ impl Line {
         if header & LOCKED != 0 {
             return None;
         }
-        let locked = self.header.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed);
+        let locked = self.header.compare_exchange(
+            header,
+            header | LOCKED,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
         // Not made before it is known: a guard that is dropped unlocks.
         locked.ok().map(|header| Guard { line: self, header })
     }
@@ -155,7 +160,8 @@ impl Line {
 /// A bit for each slot with the tag of `fingerprint`, at bit 7 of its byte; above the first one there may be others.
 #[inline(always)]
 fn tag_matches(header: u64, fingerprint: Fingerprint) -> u32 {
-    let differences = (header >> TAGS_AT) as u32 ^ u32::from(fingerprint.tag).wrapping_mul(LOW_BITS_OF_BYTES);
+    let differences =
+        (header >> TAGS_AT) as u32 ^ u32::from(fingerprint.tag).wrapping_mul(LOW_BITS_OF_BYTES);
     // The usual way to find the bytes that are zero.
     differences.wrapping_sub(LOW_BITS_OF_BYTES) & !differences & (LOW_BITS_OF_BYTES << 7)
 }
@@ -209,7 +215,10 @@ impl Guard<'_> {
     /// The same for a slot whose tag is known to be that of `fingerprint`.
     #[inline(always)]
     pub(super) fn is_at_tagged(&self, at: usize, fingerprint: Fingerprint) -> bool {
-        let (low, high) = (self.line.low[at].load(Ordering::Relaxed), self.line.high[at].load(Ordering::Relaxed));
+        let (low, high) = (
+            self.line.low[at].load(Ordering::Relaxed),
+            self.line.high[at].load(Ordering::Relaxed),
+        );
         debug_assert_eq!(self.fingerprint(at).tag, fingerprint.tag);
         (low, high) == (fingerprint.low, fingerprint.high)
     }
@@ -218,7 +227,11 @@ impl Guard<'_> {
     pub(super) fn fingerprint(&self, at: usize) -> Fingerprint {
         let low = self.line.low[at].load(Ordering::Relaxed);
         let high = self.line.high[at].load(Ordering::Relaxed);
-        Fingerprint { low, high, tag: (self.header >> (TAGS_AT + 8 * at as u32)) as u8 }
+        Fingerprint {
+            low,
+            high,
+            tag: (self.header >> (TAGS_AT + 8 * at as u32)) as u8,
+        }
     }
 
     #[inline(always)]
@@ -235,12 +248,18 @@ impl Guard<'_> {
     pub(super) fn slot(&self, at: usize) -> Slot {
         let low = u64::from(self.line.amount_low[at].load(Ordering::Relaxed));
         let high = u64::from(self.line.amount_high[at].load(Ordering::Relaxed));
-        Slot { kind: self.kind(at), time: self.line.time[at].load(Ordering::Relaxed), amount: high << 32 | low }
+        Slot {
+            kind: self.kind(at),
+            time: self.line.time[at].load(Ordering::Relaxed),
+            amount: high << 32 | low,
+        }
     }
 
     /// The slots that hold something, with where they are.
     pub(super) fn slots(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
-        (0..SLOTS).map(|at| (at, self.slot(at))).filter(|(_, slot)| slot.kind != Kind::Empty)
+        (0..SLOTS)
+            .map(|at| (at, self.slot(at)))
+            .filter(|(_, slot)| slot.kind != Kind::Empty)
     }
 
     pub(super) fn vacancy(&self) -> Option<usize> {
@@ -249,7 +268,9 @@ impl Guard<'_> {
 
     /// The number of slots that are empty or have expired.
     pub(super) fn free_slots(&self, now: u64) -> usize {
-        (0..SLOTS).filter(|at| self.kind(*at) == Kind::Empty || self.slot(*at).is_expired(now)).count()
+        (0..SLOTS)
+            .filter(|at| self.kind(*at) == Kind::Empty || self.slot(*at).is_expired(now))
+            .count()
     }
 
     /// Writes what stands at `at`, whose fingerprint and kind stay.
@@ -284,8 +305,21 @@ impl Guard<'_> {
     }
 
     pub(super) fn clear(&mut self, at: usize) {
-        let nothing = Slot { kind: Kind::Empty, time: 0, amount: 0 };
-        self.insert(at, Fingerprint { low: 0, high: 0, tag: 0 }, nothing, 0);
+        let nothing = Slot {
+            kind: Kind::Empty,
+            time: 0,
+            amount: 0,
+        };
+        self.insert(
+            at,
+            Fingerprint {
+                low: 0,
+                high: 0,
+                tag: 0,
+            },
+            nothing,
+            0,
+        );
     }
 
     /// Notes that the entry was asked for.

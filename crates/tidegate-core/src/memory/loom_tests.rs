@@ -6,10 +6,18 @@ use loom::thread;
 use super::fingerprint::Fingerprint;
 use super::line::{Kind, Line, Slot};
 
-const KEY: Fingerprint = Fingerprint { low: 7, high: 9, tag: 5 };
+const KEY: Fingerprint = Fingerprint {
+    low: 7,
+    high: 9,
+    tag: 5,
+};
 
 fn slot(time: u64, amount: u64) -> Slot {
-    Slot { kind: Kind::Plain, time, amount }
+    Slot {
+        kind: Kind::Plain,
+        time,
+        amount,
+    }
 }
 
 /// All orders with at most three switches between threads that nothing forces: where bugs of this kind are.
@@ -85,6 +93,9 @@ fn one_of_two_that_insert_finds_the_others() {
         insert(&line);
         thread.join().unwrap();
         let line = line.lock();
-        assert_eq!(line.slots().map(|(_, slot)| slot).collect::<Vec<_>>(), [slot(2, 2)]);
+        assert_eq!(
+            line.slots().map(|(_, slot)| slot).collect::<Vec<_>>(),
+            [slot(2, 2)]
+        );
     });
 }

@@ -42,7 +42,9 @@ use crate::policy::Policy;
 use crate::record::Settlement;
 use crate::store::{Admission, BlockingError, Store, StoreError};
 use fingerprint::{Fingerprint, Fingerprinter, Secret};
-use keep::{Admitting, Checking, InRecord, InSlot, InSlotOrRecord, Operation, Probing, Refunding, Settling};
+use keep::{
+    Admitting, Checking, InRecord, InSlot, InSlotOrRecord, Operation, Probing, Refunding, Settling,
+};
 use line::Slot;
 use plan::Kept;
 use receipts::Receipts;
@@ -105,7 +107,10 @@ impl MemoryStore {
     #[must_use]
     pub fn plan(&self, policy: &Policy, namespace: &str) -> Plan {
         let group = self.table.groups.of_namespace(namespace);
-        Plan::new(policy, self.fingerprinter.for_policy(policy, namespace, group))
+        Plan::new(
+            policy,
+            self.fingerprinter.for_policy(policy, namespace, group),
+        )
     }
 
     /// Decides on one request, and takes what it costs if it is allowed.
@@ -123,7 +128,10 @@ impl MemoryStore {
         requests: impl IntoIterator<Item = (Key<'k>, Cost)>,
         decisions: &mut Vec<Decision>,
     ) {
-        self.check_each(requests.into_iter().map(|(key, cost)| (plan, key, cost)), decisions);
+        self.check_each(
+            requests.into_iter().map(|(key, cost)| (plan, key, cost)),
+            decisions,
+        );
     }
 
     /// The same, each request under a plan of its own.
@@ -145,8 +153,14 @@ impl MemoryStore {
             if batch.is_empty() {
                 return;
             }
-            batch.iter().for_each(|(_, place, _)| self.table.prefetch_beyond(*place));
-            decisions.extend(batch.into_iter().map(|(plan, place, cost)| self.run::<Checking>(plan, place, now, cost)));
+            batch
+                .iter()
+                .for_each(|(_, place, _)| self.table.prefetch_beyond(*place));
+            decisions.extend(
+                batch
+                    .into_iter()
+                    .map(|(plan, place, cost)| self.run::<Checking>(plan, place, now, cost)),
+            );
         }
     }
 
@@ -159,21 +173,26 @@ impl MemoryStore {
     pub fn admit(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<(Decision, Claims)> {
         let (merged, places_of) = self.merged(requests);
         let places: SmallVec<[Place<'_>; 4]> = merged.iter().map(|(_, place, _)| *place).collect();
-        let fingerprints: SmallVec<[Fingerprint; 4]> = places.iter().map(|place| place.fingerprint).collect();
+        let fingerprints: SmallVec<[Fingerprint; 4]> =
+            places.iter().map(|place| place.fingerprint).collect();
         let now = self.table.clock().now().as_nanos();
         let mut locked = Locked::new(&self.table, &places, now);
         let mut run = |(plan, place, cost): &(&Plan, Place<'_>, Cost), step: Together<'_>| {
             let (slot, cost) = (locked.slot(place.fingerprint), cost.thousandths());
             let (decision, change) = match step {
                 Together::Probe => self.run_locked::<Probing>(plan, *place, slot, now, cost),
-                Together::Take(claims) => self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (cost, claims)),
+                Together::Take(claims) => {
+                    self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (cost, claims))
+                }
                 Together::Look => self.run_locked::<Checking>(plan, *place, slot, now, 0),
             };
             locked.apply(place.fingerprint, &change, &fingerprints);
             decision
         };
-        let mut decisions: SmallVec<[(Decision, Claims); 4]> =
-            merged.iter().map(|request| (run(request, Together::Probe), Claims::new())).collect();
+        let mut decisions: SmallVec<[(Decision, Claims); 4]> = merged
+            .iter()
+            .map(|request| (run(request, Together::Probe), Claims::new()))
+            .collect();
         let is_denied = decisions.iter().any(|(decision, _)| decision.is_denied());
         for (request, answer) in merged.iter().zip(&mut decisions) {
             if !is_denied {
@@ -186,7 +205,10 @@ impl MemoryStore {
         }
         drop(locked);
         self.table.after_together(&fingerprints, now);
-        places_of.into_iter().map(|place| decisions[place].clone()).collect()
+        places_of
+            .into_iter()
+            .map(|place| decisions[place].clone())
+            .collect()
     }
 
     /// Decides on one request like [`check`](Self::check), and returns where it is counted if it was admitted.
@@ -194,7 +216,8 @@ impl MemoryStore {
     pub fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> (Decision, Claims) {
         let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
         let claims = RefCell::default();
-        let decision = self.run_any::<Admitting<'_>>(plan, place, now, (cost.thousandths(), &claims));
+        let decision =
+            self.run_any::<Admitting<'_>>(plan, place, now, (cost.thousandths(), &claims));
         (decision, claims.take())
     }
 
@@ -203,12 +226,17 @@ impl MemoryStore {
     fn merged<'s, 'p>(
         &'s self,
         requests: &[(&'p Plan, Key<'_>, Cost)],
-    ) -> (SmallVec<[(&'p Plan, Place<'s>, Cost); 4]>, SmallVec<[usize; 4]>) {
+    ) -> (
+        SmallVec<[(&'p Plan, Place<'s>, Cost); 4]>,
+        SmallVec<[usize; 4]>,
+    ) {
         let mut merged: SmallVec<[(&'p Plan, Place<'s>, Cost); 4]> = SmallVec::new();
         let mut places_of = SmallVec::new();
         for (plan, key, cost) in requests {
             let place = self.place(plan, *key);
-            let same = merged.iter().position(|(_, other, _)| other.fingerprint == place.fingerprint);
+            let same = merged
+                .iter()
+                .position(|(_, other, _)| other.fingerprint == place.fingerprint);
             if let Some((_, _, sum)) = same.and_then(|same| merged.get_mut(same)) {
                 *sum = sum.plus(*cost);
             }
@@ -229,7 +257,12 @@ impl MemoryStore {
 
     /// Gives back what a request took, and answers like one of cost 0 made right after.
     pub fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
-        self.run::<Refunding>(plan, self.place(plan, key), self.table.clock().now().as_nanos(), cost)
+        self.run::<Refunding>(
+            plan,
+            self.place(plan, key),
+            self.table.clock().now().as_nanos(),
+            cost,
+        )
     }
 
     /// Forgets what the key has used.
@@ -243,7 +276,13 @@ impl MemoryStore {
     }
 
     #[inline(always)]
-    fn run<O: Operation<Input = u64>>(&self, plan: &Plan, place: Place<'_>, now: u64, cost: Cost) -> Decision {
+    fn run<O: Operation<Input = u64>>(
+        &self,
+        plan: &Plan,
+        place: Place<'_>,
+        now: u64,
+        cost: Cost,
+    ) -> Decision {
         let cost = cost.thousandths();
         // What most policies are runs in the caller's frame.
         if let Kept::WholeBucket(step) = plan.kept() {
@@ -253,12 +292,20 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn run_any<O: Operation>(&self, plan: &Plan, place: Place<'_>, now: u64, input: O::Input) -> Decision {
+    fn run_any<O: Operation>(
+        &self,
+        plan: &Plan,
+        place: Place<'_>,
+        now: u64,
+        input: O::Input,
+    ) -> Decision {
         match plan.kept() {
             Kept::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
             Kept::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
             Kept::FixedWindow(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
-            Kept::Counter(step) => self.table.update::<InSlotOrRecord<O>>(place, step, now, input),
+            Kept::Counter(step) => self
+                .table
+                .update::<InSlotOrRecord<O>>(place, step, now, input),
             Kept::Record(policy) => self.table.update::<InRecord<O>>(place, policy, now, input),
         }
     }
@@ -274,11 +321,56 @@ impl MemoryStore {
     ) -> (Decision, Change) {
         let (table, fingerprint) = (&self.table, place.fingerprint);
         match plan.kept() {
-            Kept::WholeBucket(step) => InSlot::<_, O>::run(&Job { table, step, fingerprint, now, input }, slot),
-            Kept::Bucket(step) => InSlot::<_, O>::run(&Job { table, step, fingerprint, now, input }, slot),
-            Kept::FixedWindow(step) => InSlot::<_, O>::run(&Job { table, step, fingerprint, now, input }, slot),
-            Kept::Counter(step) => InSlotOrRecord::<O>::run(&Job { table, step, fingerprint, now, input }, slot),
-            Kept::Record(step) => InRecord::<O>::run(&Job { table, step, fingerprint, now, input }, slot),
+            Kept::WholeBucket(step) => InSlot::<_, O>::run(
+                &Job {
+                    table,
+                    step,
+                    fingerprint,
+                    now,
+                    input,
+                },
+                slot,
+            ),
+            Kept::Bucket(step) => InSlot::<_, O>::run(
+                &Job {
+                    table,
+                    step,
+                    fingerprint,
+                    now,
+                    input,
+                },
+                slot,
+            ),
+            Kept::FixedWindow(step) => InSlot::<_, O>::run(
+                &Job {
+                    table,
+                    step,
+                    fingerprint,
+                    now,
+                    input,
+                },
+                slot,
+            ),
+            Kept::Counter(step) => InSlotOrRecord::<O>::run(
+                &Job {
+                    table,
+                    step,
+                    fingerprint,
+                    now,
+                    input,
+                },
+                slot,
+            ),
+            Kept::Record(step) => InRecord::<O>::run(
+                &Job {
+                    table,
+                    step,
+                    fingerprint,
+                    now,
+                    input,
+                },
+                slot,
+            ),
         }
     }
 }
@@ -303,27 +395,47 @@ impl Store for MemoryStore {
         Ok(self.check(plan, key, cost))
     }
 
-    async fn check_many(&self, plan: &Plan, requests: &[(Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+    async fn check_many(
+        &self,
+        plan: &Plan,
+        requests: &[(Key<'_>, Cost)],
+    ) -> Vec<Result<Decision, StoreError>> {
         let mut decisions = Vec::new();
         self.check_many(plan, requests.iter().copied(), &mut decisions);
         decisions.into_iter().map(Ok).collect()
     }
 
-    async fn check_each(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<Result<Decision, StoreError>> {
+    async fn check_each(
+        &self,
+        requests: &[(&Plan, Key<'_>, Cost)],
+    ) -> Vec<Result<Decision, StoreError>> {
         let mut decisions = Vec::with_capacity(requests.len());
         self.check_each(requests.iter().copied(), &mut decisions);
         decisions.into_iter().map(Ok).collect()
     }
 
-    async fn admit(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Result<Vec<Option<Admission>>, StoreError> {
+    async fn admit(
+        &self,
+        requests: &[(&Plan, Key<'_>, Cost)],
+    ) -> Result<Vec<Option<Admission>>, StoreError> {
         Ok(self.admit(requests).into_iter().map(Some).collect())
     }
 
-    async fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
+    async fn admit_one(
+        &self,
+        plan: &Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Admission, StoreError> {
         Ok(self.admit_one(plan, key, cost))
     }
 
-    async fn settle(&self, plan: &Plan, key: Key<'_>, settlement: &Settlement<'_>) -> Result<Decision, StoreError> {
+    async fn settle(
+        &self,
+        plan: &Plan,
+        key: Key<'_>,
+        settlement: &Settlement<'_>,
+    ) -> Result<Decision, StoreError> {
         Ok(self.settle(plan, key, settlement))
     }
 
@@ -348,12 +460,25 @@ impl Store for MemoryStore {
         receipt: &[u8],
         keep_for: Duration,
     ) -> Result<(), StoreError> {
-        self.receipts.keep(plan.fingerprint(key), id, receipt, keep_for, Store::now(self));
+        self.receipts.keep(
+            plan.fingerprint(key),
+            id,
+            receipt,
+            keep_for,
+            Store::now(self),
+        );
         Ok(())
     }
 
-    async fn take_receipt(&self, plan: &Plan, key: Key<'_>, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.receipts.take(plan.fingerprint(key), id, Store::now(self)))
+    async fn take_receipt(
+        &self,
+        plan: &Plan,
+        key: Key<'_>,
+        id: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self
+            .receipts
+            .take(plan.fingerprint(key), id, Store::now(self)))
     }
 
     fn is_remote(&self) -> bool {

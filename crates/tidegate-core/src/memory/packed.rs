@@ -2,7 +2,8 @@
 
 use super::line::{AMOUNT_BITS, Kind, Slot};
 use crate::algorithm::{
-    Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span, WindowState,
+    Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span,
+    WindowState,
 };
 use crate::decision::Decision;
 
@@ -40,13 +41,21 @@ impl<S: Span> Packed for Bucket<S> {
 
     #[inline]
     fn pack(&self, state: &BucketState) -> Slot {
-        Slot { kind: Self::KIND, time: state.free_at, amount: u64::from(state.mark) << PART_BITS | state.part }
+        Slot {
+            kind: Self::KIND,
+            time: state.free_at,
+            amount: u64::from(state.mark) << PART_BITS | state.part,
+        }
     }
 
     #[inline]
     fn unpack(&self, slot: Slot) -> BucketState {
         let part = slot.amount & ((1 << PART_BITS) - 1);
-        BucketState { free_at: slot.time, part, mark: (slot.amount >> PART_BITS) as u8 }
+        BucketState {
+            free_at: slot.time,
+            part,
+            mark: (slot.amount >> PART_BITS) as u8,
+        }
     }
 }
 
@@ -56,12 +65,19 @@ impl Packed for FixedWindow {
     #[inline]
     fn pack(&self, state: &WindowState) -> Slot {
         // Counts are at most 10^12.
-        Slot { kind: Self::KIND, time: state.end, amount: state.count & ((1 << AMOUNT_BITS) - 1) }
+        Slot {
+            kind: Self::KIND,
+            time: state.end,
+            amount: state.count & ((1 << AMOUNT_BITS) - 1),
+        }
     }
 
     #[inline]
     fn unpack(&self, slot: Slot) -> WindowState {
-        WindowState { end: slot.time, count: slot.amount }
+        WindowState {
+            end: slot.time,
+            count: slot.amount,
+        }
     }
 }
 
@@ -90,18 +106,37 @@ impl Packed for SlidingWindowCounter {
 
     fn pack(&self, state: &CounterState) -> Slot {
         // Whether anything was taken in the window tells which of two ends is the last one that matters.
-        let expires_at = if state.current > 0 { state.end.saturating_add(self.period()) } else { state.end };
-        let (previous, current) = (state.previous & LARGEST_PACKED_COUNT, state.current & LARGEST_PACKED_COUNT);
+        let expires_at = if state.current > 0 {
+            state.end.saturating_add(self.period())
+        } else {
+            state.end
+        };
+        let (previous, current) = (
+            state.previous & LARGEST_PACKED_COUNT,
+            state.current & LARGEST_PACKED_COUNT,
+        );
         let time = (expires_at / NS_IN_MS) << HIGH_BITS | previous >> LOW_BITS;
         let amount = (previous & ((1 << LOW_BITS) - 1)) << COUNT_BITS | current;
-        Slot { kind: Self::KIND, time, amount }
+        Slot {
+            kind: Self::KIND,
+            time,
+            amount,
+        }
     }
 
     fn unpack(&self, slot: Slot) -> CounterState {
         let current = slot.amount & LARGEST_PACKED_COUNT;
         let previous = (slot.time & ((1 << HIGH_BITS) - 1)) << LOW_BITS | slot.amount >> COUNT_BITS;
         let expires_at = counter_expires_at(slot.time);
-        let end = if current > 0 { expires_at.saturating_sub(self.period()) } else { expires_at };
-        CounterState { end, current, previous }
+        let end = if current > 0 {
+            expires_at.saturating_sub(self.period())
+        } else {
+            expires_at
+        };
+        CounterState {
+            end,
+            current,
+            previous,
+        }
     }
 }

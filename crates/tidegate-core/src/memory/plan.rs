@@ -4,7 +4,9 @@ use std::fmt;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::packed::LARGEST_PACKED_COUNT;
-use crate::algorithm::{Algorithm, Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole};
+use crate::algorithm::{
+    Algorithm, Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole,
+};
 use crate::key::Key;
 use crate::policy::Policy;
 
@@ -18,7 +20,9 @@ pub struct Plan {
 /// Without the secret that the fingerprints hang on.
 impl fmt::Debug for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plan").field("kept", &self.kept).finish_non_exhaustive()
+        f.debug_struct("Plan")
+            .field("kept", &self.kept)
+            .finish_non_exhaustive()
     }
 }
 
@@ -48,11 +52,17 @@ impl Plan {
             [Step::Bucket(step)] => Kept::Bucket(step.clone()),
             [Step::FixedWindow(step)] => Kept::FixedWindow(step.clone()),
             [Step::SlidingWindowCounter(step)] if step.capacity_cost() <= LARGEST_PACKED_COUNT => {
-                Kept::Counter(CounterPlan { packed: step.clone(), policy: policy.clone() })
+                Kept::Counter(CounterPlan {
+                    packed: step.clone(),
+                    policy: policy.clone(),
+                })
             }
             _ => Kept::Record(policy.clone()),
         };
-        Self { fingerprinter, kept }
+        Self {
+            fingerprinter,
+            kept,
+        }
     }
 
     #[inline]

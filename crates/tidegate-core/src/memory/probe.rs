@@ -49,7 +49,10 @@ impl<'a> Probe<'a> {
     }
 
     /// The first line within reach, from the home on, in which `choose` finds a place.
-    pub(super) fn place(&mut self, mut choose: impl FnMut(&mut Guard<'a>) -> Option<usize>) -> Option<(usize, usize)> {
+    pub(super) fn place(
+        &mut self,
+        mut choose: impl FnMut(&mut Guard<'a>) -> Option<usize>,
+    ) -> Option<(usize, usize)> {
         for index in 0..REACH {
             if index == self.lines.len() && !self.lock_next() {
                 return None;
@@ -64,10 +67,10 @@ impl<'a> Probe<'a> {
     /// Whether an entry in a later line has its home in this one or before it.
     pub(super) fn is_passed_by_any(&mut self) -> bool {
         while self.lines.last().is_some_and(Guard::has_overflowed) && self.lock_next() {
-            let passes = self
-                .lines
-                .last()
-                .is_some_and(|line| line.slots().any(|(at, _)| self.table.home(line.fingerprint(at)) <= self.home));
+            let passes = self.lines.last().is_some_and(|line| {
+                line.slots()
+                    .any(|(at, _)| self.table.home(line.fingerprint(at)) <= self.home)
+            });
             if passes {
                 return true;
             }

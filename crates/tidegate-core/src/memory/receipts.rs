@@ -38,15 +38,33 @@ fn id_of(fingerprint: Fingerprint, id: &str) -> Id {
 }
 
 impl Receipts {
-    pub(super) fn keep(&self, fingerprint: Fingerprint, id: &str, receipt: &[u8], keep_for: Duration, now: Timestamp) {
+    pub(super) fn keep(
+        &self,
+        fingerprint: Fingerprint,
+        id: &str,
+        receipt: &[u8],
+        keep_for: Duration,
+        now: Timestamp,
+    ) {
         let id = id_of(fingerprint, id);
         let mut open = self.0.lock();
         open.drop_old(now);
         open.order.push_back(id.clone());
-        open.by_id.insert(id, Kept { receipt: receipt.into(), until: now.saturating_add(keep_for) });
+        open.by_id.insert(
+            id,
+            Kept {
+                receipt: receipt.into(),
+                until: now.saturating_add(keep_for),
+            },
+        );
     }
 
-    pub(super) fn take(&self, fingerprint: Fingerprint, id: &str, now: Timestamp) -> Option<Vec<u8>> {
+    pub(super) fn take(
+        &self,
+        fingerprint: Fingerprint,
+        id: &str,
+        now: Timestamp,
+    ) -> Option<Vec<u8>> {
         let kept = self.0.lock().by_id.remove(&id_of(fingerprint, id))?;
         (now < kept.until).then(|| kept.receipt.into_vec())
     }

@@ -25,7 +25,8 @@ impl Table {
     }
 
     pub(super) fn sweep_line(&self, now: u64, grows_older: bool) {
-        let index = (self.counts.cursor.fetch_add(1, Ordering::Relaxed) % self.lines.len() as u64) as usize;
+        let index =
+            (self.counts.cursor.fetch_add(1, Ordering::Relaxed) % self.lines.len() as u64) as usize;
         let mut probe = Probe::new(self, index, self.lines[index].lock());
         for at in 0..SLOTS {
             let slot = probe.lines[0].slot(at);

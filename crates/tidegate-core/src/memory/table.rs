@@ -95,9 +95,15 @@ impl Place<'_> {
 impl Table {
     /// `None` if there is not the memory for so many keys.
     pub(super) fn new(max_keys: u64, max_record_bytes: u64, clock: Clock) -> Option<Self> {
-        let lines_filled = max_keys.checked_mul(100)?.div_ceil(FILL_PERCENT * SLOTS as u64);
+        let lines_filled = max_keys
+            .checked_mul(100)?
+            .div_ceil(FILL_PERCENT * SLOTS as u64);
         // So few that all of them are looked through have one home: then what is dropped is the least of all there are.
-        let homes = if lines_filled <= SMALL as u64 { 1 } else { lines_filled };
+        let homes = if lines_filled <= SMALL as u64 {
+            1
+        } else {
+            lines_filled
+        };
         let lines = usize::try_from(homes).ok()?.checked_add(REACH - 1)?;
         Some(Self {
             lines: allocate(lines)?,
@@ -106,7 +112,9 @@ impl Table {
             max_record_bytes,
             arena: Arena::new(),
             groups: Groups::new(),
-            lines_swept: (3 * lines as u64).div_ceil(max_keys.saturating_add(max_keys / 10)).min(lines as u64),
+            lines_swept: (3 * lines as u64)
+                .div_ceil(max_keys.saturating_add(max_keys / 10))
+                .min(lines as u64),
             clock,
             counts: Counts {
                 keys: AtomicU64::new(0),
@@ -145,7 +153,11 @@ impl Table {
     #[inline]
     pub(super) fn place(&self, fingerprint: Fingerprint) -> Place<'_> {
         let home = self.home(fingerprint);
-        Place { fingerprint, home, line: &self.lines[home] }
+        Place {
+            fingerprint,
+            home,
+            line: &self.lines[home],
+        }
     }
 
     /// The line that the entry of `fingerprint` stands in if there is room for it.
@@ -170,8 +182,18 @@ impl Table {
     /// While a line is fetched from far away the processor runs ahead into the next checks, as far as its buffers hold
     /// their instructions and stores. So the common case is kept short, and all else is elsewhere.
     #[inline(always)]
-    pub(super) fn update<W: Work>(&self, place: Place<'_>, step: &W::Step, now: u64, input: W::Input) -> Decision {
-        let Place { fingerprint, home, line } = place;
+    pub(super) fn update<W: Work>(
+        &self,
+        place: Place<'_>,
+        step: &W::Step,
+        now: u64,
+        input: W::Input,
+    ) -> Decision {
+        let Place {
+            fingerprint,
+            home,
+            line,
+        } = place;
         let (mut line, at) = line.lock_and_guess(fingerprint);
         let is_sweep_due = line.visit();
         if let Some(at) = at
@@ -209,7 +231,16 @@ impl Table {
         let mut probe = Probe::new(self, home, line);
         let found = probe.find(fingerprint);
         let slot = found.as_ref().map(|(line, at)| line.slot(*at));
-        let (decision, change) = W::run(&Job { table: self, step, fingerprint, now, input }, slot);
+        let (decision, change) = W::run(
+            &Job {
+                table: self,
+                step,
+                fingerprint,
+                now,
+                input,
+            },
+            slot,
+        );
         let is_new = found.is_none() && change.write.is_some();
         match (found, change.write) {
             (Some((line, at)), _) => {
@@ -249,7 +280,12 @@ impl Table {
 
     /// Puts an entry in its place, if it has not expired.
     pub(super) fn restore(&self, entry: Entry, now: u64) {
-        let Entry { fingerprint, mut slot, record, denials } = entry;
+        let Entry {
+            fingerprint,
+            mut slot,
+            record,
+            denials,
+        } = entry;
         if slot.is_expired(now) {
             return;
         }
@@ -273,7 +309,9 @@ impl Table {
 
     /// The entries of a line, of all that are counted: as they are at one time.
     pub(super) fn entries(&self, line: usize) -> ArrayVec<Entry, SLOTS> {
-        let Some(line) = self.lines.get(line) else { return ArrayVec::new() };
+        let Some(line) = self.lines.get(line) else {
+            return ArrayVec::new();
+        };
         let line = line.lock();
         let entry = |(at, slot): (usize, Slot)| {
             let fingerprint = line.fingerprint(at);
@@ -281,13 +319,29 @@ impl Table {
                 Kind::Record => Some(self.arena.get(slot.amount, fingerprint)?.clone()),
                 _ => None,
             };
-            Some(Entry { fingerprint, slot, record, denials: line.denials(at) })
+            Some(Entry {
+                fingerprint,
+                slot,
+                record,
+                denials: line.denials(at),
+            })
         };
         line.slots().filter_map(entry).collect()
     }
 
-    fn insert<'a>(&'a self, mut probe: Probe<'a>, fingerprint: Fingerprint, slot: Slot, denials: u8, now: u64) {
-        let newcomer = Newcomer { fingerprint, spared: &[], now };
+    fn insert<'a>(
+        &'a self,
+        mut probe: Probe<'a>,
+        fingerprint: Fingerprint,
+        slot: Slot,
+        denials: u8,
+        now: u64,
+    ) {
+        let newcomer = Newcomer {
+            fingerprint,
+            spared: &[],
+            now,
+        };
         if self.counts.keys.load(Ordering::Relaxed) > self.max_keys {
             // A request on more keys than there is room for left some too many.
             self.drop_near(&mut probe.lines, newcomer);
@@ -298,10 +352,12 @@ impl Table {
             self.make_room(&mut probe.lines, newcomer);
         }
         // Counted, one way or the other. Now for a place within reach.
-        let place = probe.place(|line| self.vacancy_or_expired(line, now)).or_else(|| {
-            self.drop_near(&mut probe.lines, newcomer);
-            probe.place(|line| line.vacancy())
-        });
+        let place = probe
+            .place(|line| self.vacancy_or_expired(line, now))
+            .or_else(|| {
+                self.drop_near(&mut probe.lines, newcomer);
+                probe.place(|line| line.vacancy())
+            });
         if let Some((index, at)) = place {
             for passed in &mut probe.lines[..index] {
                 passed.set_overflowed(true);
@@ -313,7 +369,11 @@ impl Table {
     /// Counts one key more, if there may be one more.
     pub(super) fn try_reserve(&self, fingerprint: Fingerprint) -> bool {
         let add_one = |keys| (keys < self.max_keys).then_some(keys + 1);
-        let is_reserved = self.counts.keys.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one).is_ok();
+        let is_reserved = self
+            .counts
+            .keys
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one)
+            .is_ok();
         if is_reserved {
             self.groups.add(fingerprint.group());
         }
@@ -379,7 +439,10 @@ impl Table {
             for (at, _) in line.slots() {
                 keys += 1;
                 let home = self.home(line.fingerprint(at));
-                assert!((home..home + REACH).contains(&index), "an entry of {home} in {index}");
+                assert!(
+                    (home..home + REACH).contains(&index),
+                    "an entry of {home} in {index}"
+                );
                 for passed in home..index {
                     assert!(
                         self.lines[passed].lock().has_overflowed(),
@@ -389,6 +452,11 @@ impl Table {
             }
         }
         assert_eq!(keys, self.counted().keys);
-        assert_eq!(keys, (0..=255).map(|group| self.groups.keys(super::fingerprint::Group(group))).sum::<u64>());
+        assert_eq!(
+            keys,
+            (0..=255)
+                .map(|group| self.groups.keys(super::fingerprint::Group(group)))
+                .sum::<u64>()
+        );
     }
 }

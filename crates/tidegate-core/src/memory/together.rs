@@ -20,10 +20,17 @@ pub(super) struct Locked<'a> {
 impl<'a> Locked<'a> {
     /// Locks all lines in which entries of these places stand or would be put.
     pub(super) fn new(table: &'a Table, places: &[Place<'a>], now: u64) -> Self {
-        let mut homes: Vec<(usize, Fingerprint)> =
-            places.iter().map(|place| (table.home(place.fingerprint), place.fingerprint)).collect();
+        let mut homes: Vec<(usize, Fingerprint)> = places
+            .iter()
+            .map(|place| (table.home(place.fingerprint), place.fingerprint))
+            .collect();
         homes.sort_by_key(|(home, _)| *home);
-        let mut locked = Self { table, lines: Vec::new(), numbers: Vec::new(), now };
+        let mut locked = Self {
+            table,
+            lines: Vec::new(),
+            numbers: Vec::new(),
+            now,
+        };
         for (home, fingerprint) in homes {
             locked.cover(home, fingerprint, places.len());
         }
@@ -38,7 +45,14 @@ impl<'a> Locked<'a> {
                 self.lines.push(self.table.lines[number].lock());
                 self.numbers.push(number);
             }
-            let Some(line) = self.numbers.binary_search(&number).ok().and_then(|at| self.lines.get(at)) else { return };
+            let Some(line) = self
+                .numbers
+                .binary_search(&number)
+                .ok()
+                .and_then(|at| self.lines.get(at))
+            else {
+                return;
+            };
             if line.find(fingerprint).is_some() {
                 return;
             }
@@ -54,18 +68,29 @@ impl<'a> Locked<'a> {
     fn lines_of(&mut self, fingerprint: Fingerprint) -> &mut [Guard<'a>] {
         let home = self.table.home(fingerprint);
         let first = self.numbers.partition_point(|number| *number < home);
-        let count =
-            self.numbers[first..].iter().zip(home..).take(REACH).take_while(|(number, at)| **number == *at).count();
+        let count = self.numbers[first..]
+            .iter()
+            .zip(home..)
+            .take(REACH)
+            .take_while(|(number, at)| **number == *at)
+            .count();
         &mut self.lines[first..first + count]
     }
 
     /// The slot of an entry, if there is one.
     pub(super) fn slot(&mut self, fingerprint: Fingerprint) -> Option<Slot> {
-        self.lines_of(fingerprint).iter().find_map(|line| Some(line.slot(line.find(fingerprint)?)))
+        self.lines_of(fingerprint)
+            .iter()
+            .find_map(|line| Some(line.slot(line.find(fingerprint)?)))
     }
 
     /// Stores what a request did to an entry.
-    pub(super) fn apply(&mut self, fingerprint: Fingerprint, change: &Change, spared: &[Fingerprint]) {
+    pub(super) fn apply(
+        &mut self,
+        fingerprint: Fingerprint,
+        change: &Change,
+        spared: &[Fingerprint],
+    ) {
         let (table, now) = (self.table, self.now);
         let lines = self.lines_of(fingerprint);
         for line in &mut *lines {
@@ -74,7 +99,11 @@ impl<'a> Locked<'a> {
             }
         }
         let Some(slot) = change.write else { return };
-        let newcomer = Newcomer { fingerprint, spared, now };
+        let newcomer = Newcomer {
+            fingerprint,
+            spared,
+            now,
+        };
         if !table.try_reserve(fingerprint) {
             let near = if table.homes == 1 { SMALL } else { NEAR };
             let near = near.min(lines.len());

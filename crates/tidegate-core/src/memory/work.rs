@@ -38,7 +38,12 @@ pub(super) trait Work {
     /// The same in the commonest case, where a request is admitted and only the slot's time changes, to the one that is
     /// answered: `None` in any other.
     #[inline(always)]
-    fn run_swiftly(_step: &Self::Step, _slot: Slot, _now: u64, _input: Self::Input) -> Option<(u64, Decision)> {
+    fn run_swiftly(
+        _step: &Self::Step,
+        _slot: Slot,
+        _now: u64,
+        _input: Self::Input,
+    ) -> Option<(u64, Decision)> {
         None
     }
 }
@@ -58,6 +63,12 @@ impl<'a, S: ?Sized, I: Copy> Job<'a, S, I> {
     where
         'a: 'b,
     {
-        Job { table: self.table, step, fingerprint: self.fingerprint, now: self.now, input: self.input }
+        Job {
+            table: self.table,
+            step,
+            fingerprint: self.fingerprint,
+            now: self.now,
+            input: self.input,
+        }
     }
 }

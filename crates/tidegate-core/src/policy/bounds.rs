@@ -36,12 +36,17 @@ fn out(part: Part, message: String) -> Result<(), OutOfBounds> {
 pub(crate) fn check(limit: &Limit) -> Result<(), OutOfBounds> {
     let units = limit.rate.limit;
     if !(1..=MAX_UNITS).contains(&units) {
-        return out(Part::Limit, format!("a limit of {units} is out of bounds: expected 1 to 1,000,000,000"));
+        return out(
+            Part::Limit,
+            format!("a limit of {units} is out of bounds: expected 1 to 1,000,000,000"),
+        );
     }
     if limit.algorithm == Algorithm::SlidingWindowLog && units > MAX_LOG_UNITS {
         return out(
             Part::Limit,
-            format!("sliding_window_log keeps every request: expected a limit of at most 1,000,000, not {units}"),
+            format!(
+                "sliding_window_log keeps every request: expected a limit of at most 1,000,000, not {units}"
+            ),
         );
     }
     check_period(limit.rate.period)?;
@@ -51,10 +56,16 @@ pub(crate) fn check(limit: &Limit) -> Result<(), OutOfBounds> {
 
 fn check_period(period: Duration) -> Result<(), OutOfBounds> {
     if !period.subsec_nanos().is_multiple_of(1_000_000) {
-        return out(Part::Period, format!("a period of {period:?} is too fine: expected whole milliseconds"));
+        return out(
+            Part::Period,
+            format!("a period of {period:?} is too fine: expected whole milliseconds"),
+        );
     }
     if period.is_zero() || period > MAX_PERIOD {
-        return out(Part::Period, format!("a period of {period:?} is out of bounds: expected 1 ms to 366 days"));
+        return out(
+            Part::Period,
+            format!("a period of {period:?} is out of bounds: expected 1 ms to 366 days"),
+        );
     }
     Ok(())
 }
@@ -64,15 +75,27 @@ fn check_options(limit: &Limit) -> Result<(), OutOfBounds> {
         if !limit.algorithm.is_bucket() {
             return out(
                 Part::Burst,
-                format!("{} has no burst: expected token_bucket, leaky_bucket or gcra for one", limit.algorithm),
+                format!(
+                    "{} has no burst: expected token_bucket, leaky_bucket or gcra for one",
+                    limit.algorithm
+                ),
             );
         }
         if !(1..=MAX_UNITS).contains(&burst) {
-            return out(Part::Burst, format!("a burst of {burst} is out of bounds: expected 1 to 1,000,000,000"));
+            return out(
+                Part::Burst,
+                format!("a burst of {burst} is out of bounds: expected 1 to 1,000,000,000"),
+            );
         }
     }
     if limit.anchor.is_some() && limit.algorithm != Algorithm::FixedWindow {
-        return out(Part::Anchor, format!("{} has no anchor: expected fixed_window for one", limit.algorithm));
+        return out(
+            Part::Anchor,
+            format!(
+                "{} has no anchor: expected fixed_window for one",
+                limit.algorithm
+            ),
+        );
     }
     Ok(())
 }
@@ -84,7 +107,9 @@ fn check_refill(limit: &Limit) -> Result<(), OutOfBounds> {
     if refill_times_limit > MAX_REFILL_DAYS * DAY_MS * u128::from(limit.rate.limit) {
         return out(
             limit.refill_part(),
-            format!("refilling the whole burst would take {days} days: expected at most 36,600 days"),
+            format!(
+                "refilling the whole burst would take {days} days: expected at most 36,600 days"
+            ),
         );
     }
     Ok(())

@@ -32,12 +32,21 @@ const CONTEXT: usize = 60;
 
 impl PolicyError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), place: None }
+        Self {
+            message: message.into(),
+            place: None,
+        }
     }
 
     /// `span` is a range of bytes of `text`, at character boundaries.
     pub(crate) fn at(text: &str, span: Range<usize>, message: impl Into<String>) -> Self {
-        Self { message: message.into(), place: Some(Place { text: text.to_owned(), span }) }
+        Self {
+            message: message.into(),
+            place: Some(Place {
+                text: text.to_owned(),
+                span,
+            }),
+        }
     }
 
     /// What is wrong and what was expected, in one line, without the text.
@@ -83,18 +92,29 @@ impl fmt::Display for Place {
 
         let skipped = before.len().saturating_sub(CONTEXT);
         let before: String = if skipped > 0 {
-            "…".chars().chain(before[skipped..].iter().copied()).collect()
+            "…"
+                .chars()
+                .chain(before[skipped..].iter().copied())
+                .collect()
         } else {
             before.iter().collect()
         };
         let shown: String = offending.iter().take(CONTEXT).collect();
         let cut = offending.len() > CONTEXT || after.len() > CONTEXT;
-        let after: String =
-            if offending.len() > CONTEXT { String::new() } else { after.iter().take(CONTEXT).collect() };
+        let after: String = if offending.len() > CONTEXT {
+            String::new()
+        } else {
+            after.iter().take(CONTEXT).collect()
+        };
 
         let ellipsis = if cut { "…" } else { "" };
         let carets = "^".repeat(shown.chars().count().max(1));
-        write!(f, "\n  {before}{shown}{after}{ellipsis}\n  {:indent$}{carets}", "", indent = before.chars().count())
+        write!(
+            f,
+            "\n  {before}{shown}{after}{ellipsis}\n  {:indent$}{carets}",
+            "",
+            indent = before.chars().count()
+        )
     }
 }
 

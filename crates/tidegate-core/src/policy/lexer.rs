@@ -41,7 +41,8 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, PolicyError> {
                 return Err(PolicyError::at(text, span, message));
             }
             c => {
-                let message = format!("unexpected character {c:?}: expected a policy such as `100/minute`");
+                let message =
+                    format!("unexpected character {c:?}: expected a policy such as `100/minute`");
                 return Err(PolicyError::at(text, span, message));
             }
         };

@@ -141,7 +141,12 @@ impl Limit {
     /// A limit of any algorithm.
     #[must_use]
     pub const fn new(algorithm: Algorithm, rate: Rate) -> Self {
-        Self { algorithm, rate, burst: None, anchor: None }
+        Self {
+            algorithm,
+            rate,
+            burst: None,
+            anchor: None,
+        }
     }
 
     /// See [`Algorithm::FixedWindow`].
@@ -242,7 +247,13 @@ impl Limit {
 
     /// Sorts the limits of a policy for storage: limits of one algorithm are next to each other.
     pub(crate) const fn stored_rank(&self) -> (u8, bool, Duration, u64, u64) {
-        (self.algorithm as u8, self.opens_with_first_hit(), self.rate.period, self.rate.limit, self.capacity())
+        (
+            self.algorithm as u8,
+            self.opens_with_first_hit(),
+            self.rate.period,
+            self.rate.limit,
+            self.capacity(),
+        )
     }
 
     /// The part of the limit's text that a bound on the refill time is about.

@@ -51,11 +51,15 @@ impl Policy {
             .map(|limit| limit.checked().map_err(|out| PolicyError::new(out.message)))
             .collect::<Result<_, _>>()?;
         if limits.is_empty() {
-            return Err(PolicyError::new("a policy without a limit: expected at least one"));
+            return Err(PolicyError::new(
+                "a policy without a limit: expected at least one",
+            ));
         }
         if limits.len() > MAX_LIMITS {
             let count = limits.len();
-            return Err(PolicyError::new(format!("a policy of {count} limits: expected at most {MAX_LIMITS}")));
+            return Err(PolicyError::new(format!(
+                "a policy of {count} limits: expected at most {MAX_LIMITS}"
+            )));
         }
         Ok(Self::of_checked(limits))
     }
@@ -65,14 +69,21 @@ impl Policy {
         let mut order: Vec<u8> = (0..limits.len() as u8).collect();
         order.sort_by_key(|index| limits[usize::from(*index)].stored_rank());
         let stored_order = (!order.is_sorted()).then(|| order.into());
-        Self { limits: limits.into(), steps, stored_order }
+        Self {
+            limits: limits.into(),
+            steps,
+            stored_order,
+        }
     }
 
     /// Returns the policy of one bucket that keeps its state when the rate changes: see
     /// [`ANY_RATE`](crate::store::ANY_RATE). `None` if the policy is anything else than one bucket.
     pub(crate) fn with_any_rate(&self) -> Option<Self> {
         let [step] = &*self.steps else { return None };
-        Some(Self { steps: [step.with_any_rate()?].into(), ..self.clone() })
+        Some(Self {
+            steps: [step.with_any_rate()?].into(),
+            ..self.clone()
+        })
     }
 
     /// Returns true for a policy made by [`with_any_rate`](Self::with_any_rate).

@@ -20,13 +20,20 @@ const EXPECTED_UNIT: &str = "expected ms, second, minute, hour, day, week, month
 const EXPECTED_OPTION: &str = "expected burst=…, anchor=…, `;` or the end";
 
 pub(super) fn limits(text: &str) -> Result<Vec<Limit>, PolicyError> {
-    let mut parser = Parser { text, tokens: tokens(text)?, next: 0 };
+    let mut parser = Parser {
+        text,
+        tokens: tokens(text)?,
+        next: 0,
+    };
     let mut limits = vec![parser.limit()?];
     while let Some(token) = parser.advance() {
         match token.token {
             Token::Semicolon if limits.len() == MAX_LIMITS => {
                 let span = token.span.start..text.len();
-                return Err(parser.error(span, format!("too many limits: expected at most {MAX_LIMITS} in a policy")));
+                return Err(parser.error(
+                    span,
+                    format!("too many limits: expected at most {MAX_LIMITS} in a policy"),
+                ));
             }
             Token::Semicolon => limits.push(parser.limit()?),
             _ => return Err(parser.unexpected(&token, EXPECTED_OPTION)),
@@ -54,25 +61,45 @@ impl Parser<'_> {
         let algorithm = self.algorithm()?;
         let (rate, mut spans) = self.rate()?;
         let mut limit = Limit::new(algorithm, rate);
-        while let Some(Spanned { token: Token::Word(name), span }) = self.peek() {
+        while let Some(Spanned {
+            token: Token::Word(name),
+            span,
+        }) = self.peek()
+        {
             match name.as_str() {
                 "burst" => self.burst(&mut limit, &mut spans, span.start)?,
                 "anchor" => self.anchor(&mut limit, &mut spans, span.start)?,
-                _ => return Err(self.error(span, format!("unknown option `{name}`: {EXPECTED_OPTION}"))),
+                _ => {
+                    return Err(
+                        self.error(span, format!("unknown option `{name}`: {EXPECTED_OPTION}"))
+                    );
+                }
             }
         }
-        limit.checked().map_err(|out| self.out_of_bounds(out, &spans))
+        limit
+            .checked()
+            .map_err(|out| self.out_of_bounds(out, &spans))
     }
 
     fn algorithm(&mut self) -> Result<Algorithm, PolicyError> {
         match self.peek() {
-            Some(Spanned { token: Token::Word(name), span }) => {
-                let algorithm = algorithm_named(&name)
-                    .ok_or_else(|| self.error(span, format!("unknown algorithm `{name}`: {EXPECTED_ALGORITHM}")))?;
+            Some(Spanned {
+                token: Token::Word(name),
+                span,
+            }) => {
+                let algorithm = algorithm_named(&name).ok_or_else(|| {
+                    self.error(
+                        span,
+                        format!("unknown algorithm `{name}`: {EXPECTED_ALGORITHM}"),
+                    )
+                })?;
                 self.advance();
                 Ok(algorithm)
             }
-            Some(Spanned { token: Token::Number(_), .. }) => Ok(Algorithm::TokenBucket),
+            Some(Spanned {
+                token: Token::Number(_),
+                ..
+            }) => Ok(Algorithm::TokenBucket),
             Some(token) => Err(self.unexpected(&token, EXPECTED_ALGORITHM)),
             None => Err(self.at_end("expected a limit such as 100/minute")),
         }
@@ -81,27 +108,45 @@ impl Parser<'_> {
     fn rate(&mut self) -> Result<(Rate, Spans), PolicyError> {
         let (limit, limit_span) = self.count("a count such as 100")?;
         match self.advance() {
-            Some(Spanned { token: Token::Slash, .. }) => {}
-            Some(Spanned { token: Token::Word(word), .. }) if word == "per" => {}
+            Some(Spanned {
+                token: Token::Slash,
+                ..
+            }) => {}
+            Some(Spanned {
+                token: Token::Word(word),
+                ..
+            }) if word == "per" => {}
             Some(token) => return Err(self.unexpected(&token, "expected `/` or `per`")),
             None => return Err(self.at_end("expected `/` or `per`")),
         }
         let counted = match self.peek() {
-            Some(Spanned { token: Token::Number(_), .. }) => Some(self.count("a count of units")?),
+            Some(Spanned {
+                token: Token::Number(_),
+                ..
+            }) => Some(self.count("a count of units")?),
             _ => None,
         };
         let (unit_ms, unit_span) = self.unit()?;
-        let (count, start) = counted.map_or((1, unit_span.start), |(count, span)| (count, span.start));
+        let (count, start) =
+            counted.map_or((1, unit_span.start), |(count, span)| (count, span.start));
         let period_span = start..unit_span.end;
         // What does not fit is far out of bounds, and reported as such.
         let period = Duration::from_millis(count.saturating_mul(unit_ms));
-        let spans = Spans { limit: limit_span, period: period_span, burst: None, anchor: None };
+        let spans = Spans {
+            limit: limit_span,
+            period: period_span,
+            burst: None,
+            anchor: None,
+        };
         Ok((Rate { limit, period }, spans))
     }
 
     fn unit(&mut self) -> Result<(u64, Range<usize>), PolicyError> {
         match self.advance() {
-            Some(Spanned { token: Token::Word(name), span }) => unit_named(&name)
+            Some(Spanned {
+                token: Token::Word(name),
+                span,
+            }) => unit_named(&name)
                 .map(|unit_ms| (unit_ms, span.clone()))
                 .ok_or_else(|| self.error(span, format!("unknown unit `{name}`: {EXPECTED_UNIT}"))),
             Some(token) => Err(self.unexpected(&token, EXPECTED_UNIT)),
@@ -109,7 +154,12 @@ impl Parser<'_> {
         }
     }
 
-    fn burst(&mut self, limit: &mut Limit, spans: &mut Spans, start: usize) -> Result<(), PolicyError> {
+    fn burst(
+        &mut self,
+        limit: &mut Limit,
+        spans: &mut Spans,
+        start: usize,
+    ) -> Result<(), PolicyError> {
         self.option_sign()?;
         let (burst, value) = self.count("a count such as burst=50")?;
         self.once(&mut spans.burst, start..value.end, "burst")?;
@@ -117,7 +167,12 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn anchor(&mut self, limit: &mut Limit, spans: &mut Spans, start: usize) -> Result<(), PolicyError> {
+    fn anchor(
+        &mut self,
+        limit: &mut Limit,
+        spans: &mut Spans,
+        start: usize,
+    ) -> Result<(), PolicyError> {
         const EXPECTED: &str = "expected anchor=clock or anchor=first_hit";
         self.option_sign()?;
         let token = self.advance().ok_or_else(|| self.at_end(EXPECTED))?;
@@ -134,13 +189,21 @@ impl Parser<'_> {
     fn option_sign(&mut self) -> Result<(), PolicyError> {
         self.advance();
         match self.advance() {
-            Some(Spanned { token: Token::Equals, .. }) => Ok(()),
+            Some(Spanned {
+                token: Token::Equals,
+                ..
+            }) => Ok(()),
             Some(token) => Err(self.unexpected(&token, "expected `=`")),
             None => Err(self.at_end("expected `=`")),
         }
     }
 
-    fn once(&self, seen: &mut Option<Range<usize>>, span: Range<usize>, name: &str) -> Result<(), PolicyError> {
+    fn once(
+        &self,
+        seen: &mut Option<Range<usize>>,
+        span: Range<usize>,
+        name: &str,
+    ) -> Result<(), PolicyError> {
         match seen.replace(span.clone()) {
             None => Ok(()),
             Some(_) => Err(self.error(span, format!("{name} is given twice: expected it once"))),
@@ -150,7 +213,10 @@ impl Parser<'_> {
     fn count(&mut self, expected: &str) -> Result<(u64, Range<usize>), PolicyError> {
         match self.advance() {
             // What does not fit is far out of bounds, and reported as such.
-            Some(Spanned { token: Token::Number(digits), span }) => Ok((digits.parse().unwrap_or(u64::MAX), span)),
+            Some(Spanned {
+                token: Token::Number(digits),
+                span,
+            }) => Ok((digits.parse().unwrap_or(u64::MAX), span)),
             Some(token) => Err(self.unexpected(&token, &format!("expected {expected}"))),
             None => Err(self.at_end(&format!("expected {expected}"))),
         }
@@ -173,7 +239,10 @@ impl Parser<'_> {
     fn unexpected(&self, token: &Spanned, expected: &str) -> PolicyError {
         let part = self.text.get(token.span.clone()).unwrap_or_default();
         let shown: String = part.chars().take(40).collect();
-        self.error(token.span.clone(), format!("unexpected `{shown}`: {expected}"))
+        self.error(
+            token.span.clone(),
+            format!("unexpected `{shown}`: {expected}"),
+        )
     }
 
     fn at_end(&self, expected: &str) -> PolicyError {
@@ -196,7 +265,9 @@ fn algorithm_named(name: &str) -> Option<Algorithm> {
     match name {
         "moving_window" => Some(Algorithm::SlidingWindowLog),
         "sliding_window" => Some(Algorithm::SlidingWindowCounter),
-        _ => Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name),
+        _ => Algorithm::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == name),
     }
 }
 

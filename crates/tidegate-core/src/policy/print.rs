@@ -38,8 +38,10 @@ fn write_period(f: &mut fmt::Formatter<'_>, period_ms: u128) -> fmt::Result {
         (1_000, "second"),
         (1, "ms"),
     ];
-    let (unit_ms, name) =
-        UNITS.into_iter().find(|(unit_ms, _)| period_ms.is_multiple_of(*unit_ms)).unwrap_or((1, "ms"));
+    let (unit_ms, name) = UNITS
+        .into_iter()
+        .find(|(unit_ms, _)| period_ms.is_multiple_of(*unit_ms))
+        .unwrap_or((1, "ms"));
     match period_ms / unit_ms {
         1 => f.write_str(name),
         count if name == "ms" => write!(f, "{count} ms"),

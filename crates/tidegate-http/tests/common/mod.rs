@@ -17,7 +17,12 @@ pub struct Head {
 
 impl Default for Head {
     fn default() -> Self {
-        Self { method: "GET", path: "/".to_owned(), headers: Vec::new(), peer: "192.0.2.1".parse().ok() }
+        Self {
+            method: "GET",
+            path: "/".to_owned(),
+            headers: Vec::new(),
+            peer: "192.0.2.1".parse().ok(),
+        }
     }
 }
 
@@ -35,7 +40,13 @@ impl Framework for Plain {
     }
 
     fn headers<'a>(request: &'a Head, name: &str, values: &mut smallvec::SmallVec<[&'a [u8]; 4]>) {
-        values.extend(request.headers.iter().filter(|(header, _)| *header == name).map(|(_, value)| &value[..]));
+        values.extend(
+            request
+                .headers
+                .iter()
+                .filter(|(header, _)| *header == name)
+                .map(|(_, value)| &value[..]),
+        );
     }
 
     fn peer(request: &Head) -> Option<IpAddr> {

@@ -33,7 +33,10 @@ impl Drop for Flight {
     fn drop(&mut self) {
         // Given up by its caller, who has less patience than the deadline: that says something of Redis, too.
         let patience = self.line.settings().deadline / 2;
-        if self.under_way.is_some_and(|since| since.elapsed() >= patience) {
+        if self
+            .under_way
+            .is_some_and(|since| since.elapsed() >= patience)
+        {
             self.line.unanswered(self.generation);
         }
         self.line.landed(self.has_started);
@@ -52,8 +55,18 @@ struct Call<'a> {
 }
 
 impl Flight {
-    pub(super) fn new(line: Arc<Shared>, connection: MultiplexedConnection, generation: u64) -> Self {
-        Self { line, connection, generation, has_started: false, under_way: None }
+    pub(super) fn new(
+        line: Arc<Shared>,
+        connection: MultiplexedConnection,
+        generation: u64,
+    ) -> Self {
+        Self {
+            line,
+            connection,
+            generation,
+            has_started: false,
+            under_way: None,
+        }
     }
 
     /// Carries one parcel, on its sender's own task.
@@ -92,7 +105,8 @@ impl Flight {
             Ok(Ok(())) => {
                 let asks = parcels.iter().flat_map(|parcel| &parcel.asks);
                 let has_written = |(ask, outcome): (&Ask, &Option<Outcome>)| {
-                    ask.cost > Cost::ZERO && matches!(outcome, Some(Ok(answer)) if answer.decision.is_allowed())
+                    ask.cost > Cost::ZERO
+                        && matches!(outcome, Some(Ok(answer)) if answer.decision.is_allowed())
                 };
                 if asks.zip(&outcomes).any(has_written) {
                     self.line.health.wrote();
@@ -110,14 +124,20 @@ impl Flight {
                 AskError::Timeout
             }
         };
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| Err(Trouble::Failed(error.clone())))).collect()
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.unwrap_or_else(|| Err(Trouble::Failed(error.clone()))))
+            .collect()
     }
 
     /// A server that has become a replica is left: on a cluster for the slot's new owner, else until there is a primary.
     fn answered(&self, outcomes: &[Option<Outcome>]) {
-        let is_replica = |outcome: &Option<Outcome>| matches!(outcome, Some(Err(Trouble::Not(NotExecuted::ReadOnly))));
+        let is_replica = |outcome: &Option<Outcome>| {
+            matches!(outcome, Some(Err(Trouble::Not(NotExecuted::ReadOnly))))
+        };
         if !self.line.is_cluster && outcomes.iter().any(is_replica) {
-            self.line.trip(self.generation, "it has become a replica".into(), None);
+            self.line
+                .trip(self.generation, "it has become a replica".into(), None);
         } else {
             self.line.answered();
         }
@@ -127,7 +147,8 @@ impl Flight {
     fn calls<'a>(&self, parcels: &[&'a Parcel]) -> Vec<Call<'a>> {
         let mut calls: Vec<Call<'a>> = Vec::new();
         let numbered = parcels.iter().enumerate();
-        let asks = numbered.flat_map(|(number, parcel)| parcel.asks.iter().map(move |ask| (ask, number, *parcel)));
+        let asks = numbered
+            .flat_map(|(number, parcel)| parcel.asks.iter().map(move |ask| (ask, number, *parcel)));
         for (place, (ask, number, parcel)) in asks.enumerate() {
             let is_asking = parcel.is_asking;
             let together = parcel.is_together.then_some(number);
@@ -137,11 +158,21 @@ impl Flight {
                         call.asks.push(ask);
                         call.places.push(place);
                     }
-                    None => calls.push(Call { asks: vec![ask], places: vec![place], slot: 0, is_asking, together }),
+                    None => calls.push(Call {
+                        asks: vec![ask],
+                        places: vec![place],
+                        slot: 0,
+                        is_asking,
+                        together,
+                    }),
                 }
                 continue;
             }
-            let slot = if self.line.is_cluster { slot(&ask.name) } else { 0 };
+            let slot = if self.line.is_cluster {
+                slot(&ask.name)
+            } else {
+                0
+            };
             let fits = |call: &&mut Call<'a>| {
                 let goes = call.asks.first().is_some_and(|first| first.goes_with(ask));
                 goes && call.together.is_none() && call.slot == slot && call.is_asking == is_asking
@@ -152,7 +183,13 @@ impl Flight {
                     call.asks.push(ask);
                     call.places.push(place);
                 }
-                None => calls.push(Call { asks: vec![ask], places: vec![place], slot, is_asking, together }),
+                None => calls.push(Call {
+                    asks: vec![ask],
+                    places: vec![place],
+                    slot,
+                    is_asking,
+                    together,
+                }),
             }
         }
         calls
@@ -160,7 +197,11 @@ impl Flight {
 
     /// Makes the calls, and those again that found no script, which was not executed then. An error means that nothing is
     /// known of what is still without an outcome.
-    async fn make(&mut self, mut calls: Vec<Call<'_>>, outcomes: &mut [Option<Outcome>]) -> Result<(), RedisError> {
+    async fn make(
+        &mut self,
+        mut calls: Vec<Call<'_>>,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Result<(), RedisError> {
         for attempt in 0..=MAX_LOADS {
             let answers = self.exchange(&calls, attempt > 0).await?;
             let mut without_script = Vec::new();
@@ -193,20 +234,29 @@ impl Flight {
 
     /// What a server's error means for who asked.
     fn trouble(&self, error: &RedisError) -> Trouble {
-        let ErrorKind::Server(kind) = error.kind() else { return refused(error) };
+        let ErrorKind::Server(kind) = error.kind() else {
+            return refused(error);
+        };
         let redirect = |how: fn(Address) -> NotExecuted| {
-            self.redirected_to(error).map_or_else(|| refused(error), |address| Trouble::Not(how(address)))
+            self.redirected_to(error)
+                .map_or_else(|| refused(error), |address| Trouble::Not(how(address)))
         };
         match kind {
             ServerErrorKind::Moved => redirect(NotExecuted::Moved),
             ServerErrorKind::Ask => redirect(NotExecuted::Ask),
             ServerErrorKind::ReadOnly => Trouble::Not(NotExecuted::ReadOnly),
             ServerErrorKind::TryAgain => Trouble::Not(NotExecuted::TryAgain),
-            ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown | ServerErrorKind::BusyLoading => {
+            ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::BusyLoading => {
                 Trouble::Not(NotExecuted::Later(error.to_string().into()))
             }
             // Before Redis 7 an error of a command in a script comes as one of the script.
-            ServerErrorKind::ResponseError if error.detail().is_some_and(|detail| detail.contains("-READONLY")) => {
+            ServerErrorKind::ResponseError
+                if error
+                    .detail()
+                    .is_some_and(|detail| detail.contains("-READONLY")) =>
+            {
                 Trouble::Not(NotExecuted::ReadOnly)
             }
             _ => refused(error),
@@ -220,7 +270,10 @@ impl Flight {
             Destination::Node(asked) => &*asked.host,
             Destination::Unix(_) | Destination::Primary { .. } => host,
         };
-        Some(Address { host: known_host(host, asked).to_owned(), port: port.parse().ok()? })
+        Some(Address {
+            host: known_host(host, asked).to_owned(),
+            port: port.parse().ok()?,
+        })
     }
 
     /// Sends the calls in one write and reads one answer each.
@@ -230,12 +283,17 @@ impl Flight {
         loads_scripts: bool,
     ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
         let given = self.line.settings().given.as_ref();
-        let commands: Vec<Cmd> = calls.iter().filter_map(|call| call.command(given)).collect();
+        let commands: Vec<Cmd> = calls
+            .iter()
+            .filter_map(|call| call.command(given))
+            .collect();
         if let ([command], [call]) = (&commands[..], calls)
             && !loads_scripts
             && !call.is_asking
         {
-            return Ok(vec![told_apart(self.connection.send_packed_command(command).await)?]);
+            return Ok(vec![told_apart(
+                self.connection.send_packed_command(command).await,
+            )?]);
         }
         // What is sent before a call, and whose answer says nothing that the call's does not.
         let mut pipeline = Pipeline::with_capacity(2 * commands.len());
@@ -254,8 +312,14 @@ impl Flight {
             pipeline.add_command(command);
             is_call.push(true);
         }
-        let values = self.connection.send_packed_commands(&pipeline, 0, is_call.len()).await?;
-        let answers = is_call.into_iter().zip(values).filter(|(is_call, _)| *is_call);
+        let values = self
+            .connection
+            .send_packed_commands(&pipeline, 0, is_call.len())
+            .await?;
+        let answers = is_call
+            .into_iter()
+            .zip(values)
+            .filter(|(is_call, _)| *is_call);
         answers.map(|(_, value)| told_apart(Ok(value))).collect()
     }
 }
@@ -298,7 +362,9 @@ impl<'a> Call<'a> {
 fn told_apart(result: Result<Value, RedisError>) -> Result<Result<Value, RedisError>, RedisError> {
     match result.and_then(Value::extract_error) {
         Ok(value) => Ok(Ok(value)),
-        Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => Ok(Err(error)),
+        Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+            Ok(Err(error))
+        }
         Err(error) => Err(error),
     }
 }

@@ -73,7 +73,11 @@ impl Parcel {
 
     /// Asks of which each is for itself.
     pub(crate) fn of(asks: Vec<Ask>) -> Self {
-        Self { asks, is_asking: false, is_together: false }
+        Self {
+            asks,
+            is_asking: false,
+            is_together: false,
+        }
     }
 }
 
@@ -148,7 +152,14 @@ impl Line {
             generation: 0,
             dials: 0,
         };
-        Self(Arc::new(Shared { dialer, destination, is_cluster, runtime, health, state: Mutex::new(state) }))
+        Self(Arc::new(Shared {
+            dialer,
+            destination,
+            is_cluster,
+            runtime,
+            health,
+            state: Mutex::new(state),
+        }))
     }
 
     /// Makes the first connection.
@@ -161,7 +172,9 @@ impl Line {
     /// Makes the first connection in the background. What is asked meanwhile waits for it.
     pub(crate) fn connect_lazily(&self) {
         self.0.state.lock().link = Link::Joining;
-        self.0.runtime.spawn(rejoin::rejoin(Arc::downgrade(&self.0), None));
+        self.0
+            .runtime
+            .spawn(rejoin::rejoin(Arc::downgrade(&self.0), None));
     }
 
     /// Sends a parcel and waits for the answers, one an ask, until the deadline at the latest.
@@ -228,7 +241,13 @@ impl Shared {
                 shared.lost(generation);
             }
         };
-        Ok((shared.dialer.dial(&shared.destination, Arc::new(on_loss)).await?, generation))
+        Ok((
+            shared
+                .dialer
+                .dial(&shared.destination, Arc::new(on_loss))
+                .await?,
+            generation,
+        ))
     }
 
     fn enter(shared: &Arc<Self>, parcel: Parcel) -> Entry {
@@ -257,7 +276,9 @@ impl Shared {
     /// The next flight's load and connection. `None` if there is nothing to carry, or nothing to carry it.
     fn next_load(self: &Arc<Self>) -> Option<(Vec<Waiting>, Numbered)> {
         let mut state = self.state.lock();
-        let Link::Up(connection) = &state.link else { return None };
+        let Link::Up(connection) = &state.link else {
+            return None;
+        };
         let (connection, generation) = (connection.clone(), state.generation);
         let load = state.take_load();
         self.launch(state);
@@ -330,7 +351,8 @@ impl Shared {
         }
         state.link = Link::Joining;
         drop(state);
-        self.runtime.spawn(rejoin::rejoin(Arc::downgrade(self), None));
+        self.runtime
+            .spawn(rejoin::rejoin(Arc::downgrade(self), None));
     }
 
     /// Opens the breaker. `old` is a connection that may still come to life.
@@ -342,7 +364,8 @@ impl Shared {
         state.attempts += 1;
         self.take_down(&mut state, why);
         drop(state);
-        self.runtime.spawn(rejoin::rejoin(Arc::downgrade(self), old));
+        self.runtime
+            .spawn(rejoin::rejoin(Arc::downgrade(self), old));
     }
 
     /// What waits is answered, at once, and so is what comes.
@@ -363,7 +386,11 @@ impl Shared {
 impl State {
     /// Lets go of what nobody waits for any more: the oldest first.
     fn drop_abandoned(&mut self) {
-        while self.waiting.front().is_some_and(|waiting| waiting.answer.is_closed()) {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|waiting| waiting.answer.is_closed())
+        {
             if let Some(waiting) = self.waiting.pop_front() {
                 self.waiting_asks -= waiting.parcel.asks.len();
             }
@@ -375,11 +402,16 @@ impl State {
         let mut weight = 0;
         while weight < MAX_BATCH {
             // A large parcel goes alone: others would have to wait for all of it.
-            let next = self.waiting.front().map_or(0, |waiting| waiting.parcel.weight());
+            let next = self
+                .waiting
+                .front()
+                .map_or(0, |waiting| waiting.parcel.weight());
             if weight > 0 && weight + next > MAX_BATCH {
                 break;
             }
-            let Some(waiting) = self.waiting.pop_front() else { break };
+            let Some(waiting) = self.waiting.pop_front() else {
+                break;
+            };
             self.waiting_asks -= waiting.parcel.asks.len();
             if !waiting.answer.is_closed() {
                 weight += next;

@@ -15,7 +15,9 @@ const LONGEST_DELAY: Duration = Duration::from_millis(500);
 /// Tries until there is a connection, or nobody needs one any more. `old` is one that may still come to life.
 pub(super) async fn rejoin(line: Weak<Shared>, mut old: Option<Numbered>) {
     loop {
-        let Some(attempts) = line.upgrade().map(|line| line.state.lock().attempts) else { return };
+        let Some(attempts) = line.upgrade().map(|line| line.state.lock().attempts) else {
+            return;
+        };
         if attempts > 0 {
             sleep(delay(attempts)).await;
         }
@@ -44,7 +46,9 @@ pub(super) async fn rejoin(line: Weak<Shared>, mut old: Option<Numbered>) {
 async fn attempt(line: &Arc<Shared>, old: Option<Numbered>) -> redis::RedisResult<Numbered> {
     if let Some((mut connection, generation)) = old {
         let ping = redis::cmd("PING");
-        if let Ok(Ok(())) = timeout(line.settings().deadline, ping.exec_async(&mut connection)).await {
+        if let Ok(Ok(())) =
+            timeout(line.settings().deadline, ping.exec_async(&mut connection)).await
+        {
             return Ok((connection, generation));
         }
     }

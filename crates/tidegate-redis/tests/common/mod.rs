@@ -14,23 +14,39 @@ pub const FIVE: &str = "gcra 5/365 days";
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn builder(url: &str, policy: &str) -> LimiterBuilder<RedisStore> {
-    Limiter::builder(RedisStore::connect_blocking(url).unwrap(), policy.parse().unwrap()).deny_cache(0)
+    Limiter::builder(
+        RedisStore::connect_blocking(url).unwrap(),
+        policy.parse().unwrap(),
+    )
+    .deny_cache(0)
 }
 
 /// What Redis cannot answer is denied, so that every admission is one of Redis'.
 pub fn closed(url: &str, policy: &str) -> Limiter<RedisStore> {
-    builder(url, policy).failure_policy(FailurePolicy::Closed).build()
+    builder(url, policy)
+        .failure_policy(FailurePolicy::Closed)
+        .build()
 }
 
 /// Waits until Redis answers again.
 pub fn wait_until_answered(limiter: &Limiter<RedisStore>) {
-    let answers = || limiter.check("is it back?").cost(0).wait().unwrap().degraded().is_none();
+    let answers = || {
+        limiter
+            .check("is it back?")
+            .cost(0)
+            .wait()
+            .unwrap()
+            .degraded()
+            .is_none()
+    };
     assert!(wait_for(PATIENCE, answers), "{:?}", limiter.counters());
 }
 
 /// How many of so many requests are admitted.
 pub fn admitted(limiter: &Limiter<RedisStore>, key: &str, requests: usize) -> usize {
-    (0..requests).filter(|_| limiter.check(key).wait().unwrap().is_allowed()).count()
+    (0..requests)
+        .filter(|_| limiter.check(key).wait().unwrap().is_allowed())
+        .count()
 }
 
 /// How much is left of a key, as Redis has it.

@@ -59,21 +59,33 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-pub(super) fn book(policies: &BTreeMap<String, PolicyConfig>, instances: u32) -> Result<Book, String> {
-    policies.iter().try_fold(Book::new(), |book, (name, policy)| {
-        let rules = policy.rules(instances).map_err(|error| format!("policies.{name}: {error}"))?;
-        book.with(name, rules).map_err(|error| format!("policies: {error}"))
-    })
+pub(super) fn book(
+    policies: &BTreeMap<String, PolicyConfig>,
+    instances: u32,
+) -> Result<Book, String> {
+    policies
+        .iter()
+        .try_fold(Book::new(), |book, (name, policy)| {
+            let rules = policy
+                .rules(instances)
+                .map_err(|error| format!("policies.{name}: {error}"))?;
+            book.with(name, rules)
+                .map_err(|error| format!("policies: {error}"))
+        })
 }
 
 impl PolicyConfig {
     fn rules(&self, instances: u32) -> Result<Rules, String> {
         let mut rules = Rules::new(self.limits.0.clone());
         for (tier, limits) in &self.tiers {
-            rules = rules.tier(tier, limits.0.clone()).map_err(|error| format!("tiers: {error}"))?;
+            rules = rules
+                .tier(tier, limits.0.clone())
+                .map_err(|error| format!("tiers: {error}"))?;
         }
         for (number, exception) in self.exceptions.iter().enumerate() {
-            rules = exception.added_to(rules).map_err(|error| format!("exceptions[{number}]: {error}"))?;
+            rules = exception
+                .added_to(rules)
+                .map_err(|error| format!("exceptions[{number}]: {error}"))?;
         }
         if self.shared_tiers {
             rules = rules.shared_tiers();
@@ -97,7 +109,11 @@ impl ExceptionConfig {
             (Some(limits), false, false) => Exception::Policy(limits.0.clone()),
             (None, true, false) => Exception::Unlimited,
             (None, false, true) => Exception::Blocked,
-            _ => return Err("expected one of `limits`, `unlimited = true` and `blocked = true`".to_owned()),
+            _ => {
+                return Err(
+                    "expected one of `limits`, `unlimited = true` and `blocked = true`".to_owned(),
+                );
+            }
         };
         let added = match &self.tenant {
             Some(tenant) => rules.exception_of(tenant, &self.key, exception),

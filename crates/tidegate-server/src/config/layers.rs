@@ -76,22 +76,34 @@ impl Source {
             Some(path) => read(path)?,
             None => Table::new(),
         };
-        let variables = self.environment.iter().filter(|(name, _)| name.starts_with(ENVIRONMENT));
+        let variables = self
+            .environment
+            .iter()
+            .filter(|(name, _)| name.starts_with(ENVIRONMENT));
         let variables = variables.map(|(name, value)| Override {
             place: name,
-            path: name.trim_start_matches(ENVIRONMENT).to_ascii_lowercase().replace("__", "."),
+            path: name
+                .trim_start_matches(ENVIRONMENT)
+                .to_ascii_lowercase()
+                .replace("__", "."),
             value: scalar(value),
         });
-        let flags = self.flags.iter().map(|Flag { name, path, value }| Override {
-            place: name,
-            path: (*path).to_owned(),
-            value: value.clone(),
-        });
+        let flags = self
+            .flags
+            .iter()
+            .map(|Flag { name, path, value }| Override {
+                place: name,
+                path: (*path).to_owned(),
+                value: value.clone(),
+            });
         let overrides: Vec<Override<'_>> = variables.chain(flags).collect();
         let config = overridden(&file, &overrides)?;
         match (config.validate(), &self.file) {
             (Ok(()), _) => Ok(config),
-            (Err(ConfigError::Values(message)), Some(path)) => Err(ConfigError::Text { path: path.clone(), message }),
+            (Err(ConfigError::Values(message)), Some(path)) => Err(ConfigError::Text {
+                path: path.clone(),
+                message,
+            }),
             (Err(error), _) => Err(error),
         }
     }
@@ -116,9 +128,14 @@ fn overridden(file: &Table, overrides: &[Override<'_>]) -> Result<Config, Config
         errors.push(config.as_ref().err().cloned());
     }
     config.map_err(|message| {
-        let first = errors.iter().position(|error| error.as_ref() == Some(&message));
+        let first = errors
+            .iter()
+            .position(|error| error.as_ref() == Some(&message));
         match first.and_then(|at| overrides.get(at)) {
-            Some(one) => ConfigError::Override { place: one.place.to_owned(), message },
+            Some(one) => ConfigError::Override {
+                place: one.place.to_owned(),
+                message,
+            },
             None => ConfigError::Values(message),
         }
     })
@@ -130,17 +147,29 @@ fn understood(table: &Table) -> Result<Config, String> {
 
 /// The file as a table, once all of it is understood: an error points at line and column.
 fn read(path: &Path) -> Result<Table, ConfigError> {
-    let file = |error: std::io::Error| ConfigError::File { path: path.to_owned(), error: error.to_string() };
+    let file = |error: std::io::Error| ConfigError::File {
+        path: path.to_owned(),
+        error: error.to_string(),
+    };
     let content = std::fs::read_to_string(path).map_err(file)?;
     let text = |error: toml::de::Error| {
         let mut message = masked(&error.to_string());
-        if error.span().is_none_or(|span| !is_public(&content, span.start)) {
+        if error
+            .span()
+            .is_none_or(|span| !is_public(&content, span.start))
+        {
             message = without_values(&message);
         }
-        ConfigError::Text { path: path.to_owned(), message }
+        ConfigError::Text {
+            path: path.to_owned(),
+            message,
+        }
     };
     let config: Config = toml::from_str(&content).map_err(text)?;
-    config.book().map_err(|error| ConfigError::Text { path: path.to_owned(), message: error.to_string() })?;
+    config.book().map_err(|error| ConfigError::Text {
+        path: path.to_owned(),
+        message: error.to_string(),
+    })?;
     toml::from_str(&content).map_err(text)
 }
 
@@ -163,13 +192,21 @@ fn scalar(text: &str) -> Value {
 impl Override<'_> {
     /// Puts the value in its place.
     fn set(&self, table: &mut Table) -> Result<(), ConfigError> {
-        let error = |message: String| ConfigError::Override { place: self.place.to_owned(), message };
+        let error = |message: String| ConfigError::Override {
+            place: self.place.to_owned(),
+            message,
+        };
         let mut names: Vec<&str> = self.path.split('.').collect();
-        let last = names.pop().filter(|name| !name.is_empty()).ok_or_else(|| error("it names nothing".to_owned()))?;
+        let last = names
+            .pop()
+            .filter(|name| !name.is_empty())
+            .ok_or_else(|| error("it names nothing".to_owned()))?;
         let mut at = &mut *table;
         for name in names {
             let within = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
-            at = within.as_table_mut().ok_or_else(|| error(format!("`{name}` is not a table")))?;
+            at = within
+                .as_table_mut()
+                .ok_or_else(|| error(format!("`{name}` is not a table")))?;
         }
         at.insert(last.to_owned(), self.value.clone());
         Ok(())
@@ -194,7 +231,9 @@ impl Config {
         } else if store.snapshot.is_some() {
             return error("store.snapshot is for memory://: Redis keeps its own".to_owned());
         } else if store.url.url().failure_policy().is_some() && self.failure_policy().is_some() {
-            return error("the failure policy is said twice: in store.url and beside it".to_owned());
+            return error(
+                "the failure policy is said twice: in store.url and beside it".to_owned(),
+            );
         }
         for (number, token) in self.tokens.iter().enumerate() {
             if token.scopes.is_empty() {
@@ -208,7 +247,10 @@ impl Config {
         }
         for (name, hosts) in [("http", &self.http.hosts), ("admin", &self.admin.hosts)] {
             let is_name = |host: &str| {
-                !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+                !host.is_empty()
+                    && host
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
                     || host.parse::<std::net::IpAddr>().is_ok()
             };
             if let Some(wrong) = hosts.iter().find(|host| !is_name(host)) {
@@ -231,13 +273,25 @@ impl Config {
         if bounds.max_body > 16 << 20 {
             return error("bounds.max_body is above 16 MiB: expected less".to_owned());
         }
-        if [self.http.listen, self.resp.listen].iter().all(|listen| *listen == Listen::Off) {
-            return error("http.listen and resp.listen are both off: expected at least one".to_owned());
+        if [self.http.listen, self.resp.listen]
+            .iter()
+            .all(|listen| *listen == Listen::Off)
+        {
+            return error(
+                "http.listen and resp.listen are both off: expected at least one".to_owned(),
+            );
         }
-        let addresses = [self.http.listen, self.resp.listen, self.admin.listen].map(Listen::address);
-        let fixed: Vec<_> = addresses.iter().flatten().filter(|address| address.port() != 0).collect();
-        if let Some(twice) =
-            fixed.iter().enumerate().find_map(|(at, address)| fixed[..at].contains(address).then_some(address))
+        let addresses =
+            [self.http.listen, self.resp.listen, self.admin.listen].map(Listen::address);
+        let fixed: Vec<_> = addresses
+            .iter()
+            .flatten()
+            .filter(|address| address.port() != 0)
+            .collect();
+        if let Some(twice) = fixed
+            .iter()
+            .enumerate()
+            .find_map(|(at, address)| fixed[..at].contains(address).then_some(address))
         {
             return error(format!("two listeners are on {twice}: expected one each"));
         }
@@ -253,7 +307,12 @@ impl Config {
     fn validate_exposure(&self) -> Result<(), ConfigError> {
         match self.exposed().into_iter().find(|exposed| !exposed.is_meant) {
             None => Ok(()),
-            Some(Exposed { name, listen, guard, .. }) => Err(ConfigError::Values(format!(
+            Some(Exposed {
+                name,
+                listen,
+                guard,
+                ..
+            }) => Err(ConfigError::Values(format!(
                 "{name} would listen on {listen}, beyond this machine, and let in everybody: expected {guard}; or say \
                  that it is meant, by {name}.insecure = true or --insecure"
             ))),
@@ -262,9 +321,14 @@ impl Config {
 
     /// The listeners that let in everybody from beyond this machine.
     pub(crate) fn exposed(&self) -> Vec<Exposed> {
-        let has = |scope| self.tokens.iter().any(|token| token.scopes.contains(&scope));
+        let has = |scope| {
+            self.tokens
+                .iter()
+                .any(|token| token.scopes.contains(&scope))
+        };
         let (check, admin) = (has(super::Scope::Check), has(super::Scope::Admin));
-        let asks_certificate = |tls: &Option<TlsConfig>| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let asks_certificate =
+            |tls: &Option<TlsConfig>| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let listeners = [
             (
                 "http",
@@ -288,9 +352,22 @@ impl Config {
                 "a token of scope admin, or [admin.tls] with client_ca",
             ),
         ];
-        let is_beyond = |listen: Listen| listen.address().is_some_and(|address| !address.ip().is_loopback());
-        let exposed = listeners.into_iter().filter(|(_, listen, _, is_guarded, _)| is_beyond(*listen) && !is_guarded);
-        exposed.map(|(name, listen, is_meant, _, guard)| Exposed { name, listen, is_meant, guard }).collect()
+        let is_beyond = |listen: Listen| {
+            listen
+                .address()
+                .is_some_and(|address| !address.ip().is_loopback())
+        };
+        let exposed = listeners
+            .into_iter()
+            .filter(|(_, listen, _, is_guarded, _)| is_beyond(*listen) && !is_guarded);
+        exposed
+            .map(|(name, listen, is_meant, _, guard)| Exposed {
+                name,
+                listen,
+                is_meant,
+                guard,
+            })
+            .collect()
     }
 }
 

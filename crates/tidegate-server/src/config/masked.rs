@@ -8,17 +8,26 @@ const PASSWORD: &str = "password=";
 /// Without what stands between `://` and `@`, and without what a query calls a password. Up to the end of the line, as
 /// what is in a password may look like the end of anything else.
 pub(super) fn masked(text: &str) -> String {
-    text.split_inclusive('\n').map(|line| without_queried(&without_login(&without_invalid_url(line)))).collect()
+    text.split_inclusive('\n')
+        .map(|line| without_queried(&without_login(&without_invalid_url(line))))
+        .collect()
 }
 
 /// A line of a file that sets a URL which is invalid: any part of it may be the password.
 fn without_invalid_url(line: &str) -> String {
-    let Some((before, value)) = line.split_once("url").filter(|(_, value)| value.trim_start().starts_with('=')) else {
+    let Some((before, value)) = line
+        .split_once("url")
+        .filter(|(_, value)| value.trim_start().starts_with('='))
+    else {
         return line.to_owned();
     };
     let value = value.trim_start().trim_start_matches('=').trim();
     let is_valid = StoreUrl::read(value.trim_matches(['"', '\''])).is_ok();
-    if is_valid { line.to_owned() } else { format!("{before}url = \"***\"\n") }
+    if is_valid {
+        line.to_owned()
+    } else {
+        format!("{before}url = \"***\"\n")
+    }
 }
 
 /// Sections of a file that have no secrets in them.
@@ -31,7 +40,10 @@ pub(super) fn is_public(content: &str, at: usize) -> bool {
     let (above, begun) = before.rsplit_once('\n').unwrap_or(("", before));
     let line = format!("{begun}{}", after.lines().next().unwrap_or_default());
     let is_header = |line: &&str| line.trim_start().starts_with('[');
-    let section = Some(&*line).filter(is_header).or_else(|| above.lines().rev().find(is_header)).unwrap_or(&line);
+    let section = Some(&*line)
+        .filter(is_header)
+        .or_else(|| above.lines().rev().find(is_header))
+        .unwrap_or(&line);
     let name = section.trim_start_matches(['[', ' ', '\t', '"', '\'']);
     PUBLIC.iter().any(|public| name.starts_with(public))
 }
@@ -40,7 +52,10 @@ pub(super) fn is_public(content: &str, at: usize) -> bool {
 pub(super) fn without_values(message: &str) -> String {
     let shown = |line: &str| match line.split_once("| ") {
         Some((number, source)) if source.contains(|c: char| c.is_alphanumeric()) => {
-            let key = source.split(['=', ' ', '\t', '"', '\'']).next().unwrap_or_default();
+            let key = source
+                .split(['=', ' ', '\t', '"', '\''])
+                .next()
+                .unwrap_or_default();
             format!("{number}| {key} ***")
         }
         _ => line.to_owned(),
@@ -49,7 +64,9 @@ pub(super) fn without_values(message: &str) -> String {
 }
 
 fn without_login(line: &str) -> String {
-    let Some((before, after)) = line.split_once("://") else { return line.to_owned() };
+    let Some((before, after)) = line.split_once("://") else {
+        return line.to_owned();
+    };
     match after.rsplit_once('@') {
         Some((_, place)) => format!("{before}://***@{place}"),
         None => line.to_owned(),
@@ -75,14 +92,29 @@ mod tests {
     #[test]
     fn b7_no_token_is_shown_that_stands_in_the_file_itself() {
         let content = "[http]\nlisten = \"x\"\n[[ token ]]\nscopes = []\ntoken = \"hunter2\"\n[log]\nlevel = 1\n";
-        for (part, is_shown) in [("listen", true), ("token = ", false), ("[[", false), ("level", true), ("[log", true)]
-        {
-            assert_eq!(is_public(content, content.find(part).unwrap()), is_shown, "{part}");
+        for (part, is_shown) in [
+            ("listen", true),
+            ("token = ", false),
+            ("[[", false),
+            ("level", true),
+            ("[log", true),
+        ] {
+            assert_eq!(
+                is_public(content, content.find(part).unwrap()),
+                is_shown,
+                "{part}"
+            );
         }
         assert!(!is_public("token = [{ token = \"hunter2\" }]", 11));
         assert!(is_public("http.listen = 5", 14) && !is_public("", 0));
-        for source in ["token = \"hunter2\"", "token \"hunter2\"", "token=hunter2", "token\"hunter2"] {
-            let message = format!("TOML parse error at line 5\n  |\n5 | {source}\n  | ^^^^^\nunknown field");
+        for source in [
+            "token = \"hunter2\"",
+            "token \"hunter2\"",
+            "token=hunter2",
+            "token\"hunter2",
+        ] {
+            let message =
+                format!("TOML parse error at line 5\n  |\n5 | {source}\n  | ^^^^^\nunknown field");
             let shown = "TOML parse error at line 5\n  |\n5 | token ***\n  | ^^^^^\nunknown field";
             assert_eq!(without_values(&message), shown);
         }
@@ -92,15 +124,24 @@ mod tests {
     fn no_password_is_left() {
         for (text, shown) in [
             ("memory://", "memory://"),
-            ("redis://127.0.0.1/?timeout=1s", "redis://127.0.0.1/?timeout=1s"),
+            (
+                "redis://127.0.0.1/?timeout=1s",
+                "redis://127.0.0.1/?timeout=1s",
+            ),
             ("redis://user:pa@ss@h/0", "redis://***@h/0"),
             (
                 "redis+sentinel://h/m?sentinel_password=s&timeout=1s",
                 "redis+sentinel://h/m?sentinel_password=***&timeout=1s",
             ),
-            ("url = \"redis://u:p'w x@h/?timeout=1s\"\n  ^\nb", "url = \"redis://***@h/?timeout=1s\"\n  ^\nb"),
+            (
+                "url = \"redis://u:p'w x@h/?timeout=1s\"\n  ^\nb",
+                "url = \"redis://***@h/?timeout=1s\"\n  ^\nb",
+            ),
             // In a URL that is mistyped, any part may be the password.
-            ("1 | url = \"redis://u:secret\"\n  ^\n", "1 | url = \"***\"\n  ^\n"),
+            (
+                "1 | url = \"redis://u:secret\"\n  ^\n",
+                "1 | url = \"***\"\n  ^\n",
+            ),
             ("url='redis//u:secret@h'\n", "url = \"***\"\n"),
             (
                 "url = \"redis+sentinel://u:p@h/m?sentinel_password=s\"\n",

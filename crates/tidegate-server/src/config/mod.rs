@@ -15,8 +15,8 @@ use tidegate::{Book, FailurePolicy};
 pub use book::{ExceptionConfig, PolicyConfig};
 pub use layers::{ConfigError, Flag, Source};
 pub use sections::{
-    AdminConfig, Bounds, Failure, Headers, HttpConfig, LogConfig, LogFormat, LogLevel, RespConfig, Scope, StoreConfig,
-    TlsConfig, TokenConfig,
+    AdminConfig, Bounds, Failure, Headers, HttpConfig, LogConfig, LogFormat, LogLevel, RespConfig,
+    Scope, StoreConfig, TlsConfig, TokenConfig,
 };
 pub use values::{Limits, Listen, Span, StoreText};
 
@@ -62,8 +62,11 @@ impl Config {
 
     /// What the store's failure policy is; `None` where its URL says.
     pub(crate) fn failure_policy(&self) -> Option<FailurePolicy> {
-        let StoreConfig { failure, instances, .. } = &self.store;
-        (failure.is_some() || instances.is_some()).then(|| failure.unwrap_or(Failure::Local).policy(self.instances()))
+        let StoreConfig {
+            failure, instances, ..
+        } = &self.store;
+        (failure.is_some() || instances.is_some())
+            .then(|| failure.unwrap_or(Failure::Local).policy(self.instances()))
     }
 
     /// What differs between two configurations and cannot be changed while the server runs.
@@ -73,12 +76,23 @@ impl Config {
             (self.http.listen != other.http.listen, "http.listen"),
             (self.resp.listen != other.resp.listen, "resp.listen"),
             (self.admin.listen != other.admin.listen, "admin.listen"),
-            (self.http.tls.is_some() != other.http.tls.is_some(), "http.tls"),
-            (self.resp.tls.is_some() != other.resp.tls.is_some(), "resp.tls"),
-            (self.admin.tls.is_some() != other.admin.tls.is_some(), "admin.tls"),
+            (
+                self.http.tls.is_some() != other.http.tls.is_some(),
+                "http.tls",
+            ),
+            (
+                self.resp.tls.is_some() != other.resp.tls.is_some(),
+                "resp.tls",
+            ),
+            (
+                self.admin.tls.is_some() != other.admin.tls.is_some(),
+                "admin.tls",
+            ),
             (self.log != other.log, "log"),
         ];
-        differences.into_iter().find_map(|(differs, name)| differs.then_some(name))
+        differences
+            .into_iter()
+            .find_map(|(differs, name)| differs.then_some(name))
     }
 
     /// It as TOML: what was said and what was not, without a password.
@@ -91,7 +105,11 @@ impl Config {
     /// Tells configurations apart: sixteen hexadecimal digits. Passwords are no part of it, as it is told to everybody.
     #[must_use]
     pub fn hash(&self) -> String {
-        blake3::hash(self.shown().as_bytes()).to_hex().chars().take(16).collect()
+        blake3::hash(self.shown().as_bytes())
+            .to_hex()
+            .chars()
+            .take(16)
+            .collect()
     }
 
     /// A JSON schema of the file, for editors.
@@ -112,17 +130,28 @@ mod tests {
     #[test]
     fn local_answers_are_divided_by_all_who_share_the_store() {
         let policy = "[policies.api]\nlimits = \"8/hour\"\nfailure = \"local\"\n";
-        for store in ["url = \"redis://h/?instances=4\"", "url = \"redis://h/\"\ninstances = 4"] {
-            let rules = tidegate::Rules::new("8/hour".parse().unwrap()).failure_policy(FailurePolicy::local(4));
-            let book = loaded(&format!("[store]\n{store}\n{policy}")).book().unwrap();
+        for store in [
+            "url = \"redis://h/?instances=4\"",
+            "url = \"redis://h/\"\ninstances = 4",
+        ] {
+            let rules = tidegate::Rules::new("8/hour".parse().unwrap())
+                .failure_policy(FailurePolicy::local(4));
+            let book = loaded(&format!("[store]\n{store}\n{policy}"))
+                .book()
+                .unwrap();
             assert_eq!(book.rules("api"), Some(&rules), "{store}");
         }
     }
 
     #[test]
     fn a_password_is_no_part_of_the_hash() {
-        let hash = |password: &str| loaded(&format!("[store]\nurl = \"redis://u:{password}@h/\"\n")).hash();
+        let hash = |password: &str| {
+            loaded(&format!("[store]\nurl = \"redis://u:{password}@h/\"\n")).hash()
+        };
         assert_eq!(hash("one"), hash("other"));
-        assert_ne!(loaded("").hash(), loaded("[http]\nheaders = \"off\"\n").hash());
+        assert_ne!(
+            loaded("").hash(),
+            loaded("[http]\nheaders = \"off\"\n").hash()
+        );
     }
 }

@@ -89,7 +89,13 @@ pub struct HttpConfig {
 impl Default for HttpConfig {
     fn default() -> Self {
         let (listen, headers) = (Listen::local(8080), Headers::default());
-        Self { listen, headers, tls: None, insecure: false, hosts: Vec::new() }
+        Self {
+            listen,
+            headers,
+            tls: None,
+            insecure: false,
+            hosts: Vec::new(),
+        }
     }
 }
 
@@ -151,7 +157,12 @@ pub struct RespConfig {
 
 impl Default for RespConfig {
     fn default() -> Self {
-        Self { listen: Listen::Off, tls: None, insecure: false, idle_timeout: Span::seconds(300) }
+        Self {
+            listen: Listen::Off,
+            tls: None,
+            insecure: false,
+            idle_timeout: Span::seconds(300),
+        }
     }
 }
 
@@ -173,7 +184,12 @@ pub struct AdminConfig {
 
 impl Default for AdminConfig {
     fn default() -> Self {
-        Self { listen: Listen::local(9090), tls: None, insecure: false, hosts: Vec::new() }
+        Self {
+            listen: Listen::local(9090),
+            tls: None,
+            insecure: false,
+            hosts: Vec::new(),
+        }
     }
 }
 
@@ -192,7 +208,10 @@ pub struct TlsConfig {
 
 impl TlsConfig {
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
-        [&self.cert, &self.key].into_iter().chain(&self.client_ca).map(PathBuf::as_path)
+        [&self.cert, &self.key]
+            .into_iter()
+            .chain(&self.client_ca)
+            .map(PathBuf::as_path)
     }
 }
 

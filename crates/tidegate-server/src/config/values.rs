@@ -12,8 +12,12 @@ use tidegate::{Policy, StoreUrl};
 use super::masked::masked;
 
 /// Reads a value that is written as text.
-fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(deserializer: D) -> Result<T, D::Error> {
-    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    String::deserialize(deserializer)?
+        .parse()
+        .map_err(de::Error::custom)
 }
 
 /// Where to listen: `"127.0.0.1:8080"`, or `"off"`.
@@ -30,7 +34,10 @@ impl Listen {
     /// This machine only.
     #[must_use]
     pub const fn local(port: u16) -> Self {
-        Self::At(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+        Self::At(SocketAddr::new(
+            std::net::IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port,
+        ))
     }
 
     /// The address; `None` for nowhere.
@@ -50,8 +57,9 @@ impl FromStr for Listen {
         if text == "off" {
             return Ok(Self::Off);
         }
-        let numeric =
-            text.strip_prefix("localhost:").map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
+        let numeric = text
+            .strip_prefix("localhost:")
+            .map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
         numeric.parse().map(Self::At).map_err(|_| {
             format!(
                 "`{text}` is not where to listen: expected ADDRESS:PORT such as 127.0.0.1:8080 or 0.0.0.0:8080, or off"
@@ -84,11 +92,14 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let error =
-            |cause: String| format!("`{text}` is not a span of time ({cause}): expected one such as 5s or 500ms");
+        let error = |cause: String| {
+            format!("`{text}` is not a span of time ({cause}): expected one such as 5s or 500ms")
+        };
         match humantime::parse_duration(text) {
             Ok(duration) if duration.is_zero() => Err(error("it is zero".to_owned())),
-            Ok(duration) if duration > Duration::from_secs(86_400) => Err(error("it is more than a day".to_owned())),
+            Ok(duration) if duration > Duration::from_secs(86_400) => {
+                Err(error("it is more than a day".to_owned()))
+            }
             Ok(duration) => Ok(Self(duration)),
             Err(cause) => Err(error(cause.to_string())),
         }
@@ -103,7 +114,11 @@ impl fmt::Display for Span {
 
 /// Limits as people write them: `"100/minute burst=20; 1000/hour"`.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
-#[schemars(with = "String", example = "100/minute", example = "10/second burst=50; fixed_window 10000/day")]
+#[schemars(
+    with = "String",
+    example = "100/minute",
+    example = "10/second burst=50; fixed_window 10000/day"
+)]
 pub struct Limits(pub Policy);
 
 impl FromStr for Limits {
@@ -122,7 +137,11 @@ impl fmt::Display for Limits {
 
 /// The URL of a store. What is shown of it has no password.
 #[derive(Clone, JsonSchema)]
-#[schemars(with = "String", example = "memory://", example = "redis://127.0.0.1:6379/0")]
+#[schemars(
+    with = "String",
+    example = "memory://",
+    example = "redis://127.0.0.1:6379/0"
+)]
 pub struct StoreText {
     text: String,
     url: StoreUrl,
@@ -145,7 +164,10 @@ impl FromStr for StoreText {
     type Err = tidegate::ConnectError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self { url: StoreUrl::read(text)?, text: text.to_owned() })
+        Ok(Self {
+            url: StoreUrl::read(text)?,
+            text: text.to_owned(),
+        })
     }
 }
 
@@ -202,8 +224,19 @@ mod tests {
         for text in ["off", "127.0.0.1:8080", "[::1]:0", "0.0.0.0:9090"] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
-        assert_eq!("localhost:80".parse::<Listen>().unwrap().to_string(), "127.0.0.1:80");
-        for text in ["", "8080", ":8080", "example.com:80", "127.0.0.1", "127.0.0.1:99999", "On"] {
+        assert_eq!(
+            "localhost:80".parse::<Listen>().unwrap().to_string(),
+            "127.0.0.1:80"
+        );
+        for text in [
+            "",
+            "8080",
+            ":8080",
+            "example.com:80",
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            "On",
+        ] {
             assert!(text.parse::<Listen>().is_err(), "{text:?}");
         }
         for text in ["5s", "500ms", "1m 30s"] {

@@ -44,7 +44,10 @@ impl<'a> Told<'a> {
     /// Of a look, which takes nothing and is never denied: whether a request of cost 1 would be allowed. When it would be,
     /// nobody has asked.
     pub(super) fn of_look(verdict: &'a Verdict, is_inline: bool) -> Self {
-        let is_known = verdict.nearest().and_then(|ruling| ruling.decision()).is_some_and(Decision::has_figures);
+        let is_known = verdict
+            .nearest()
+            .and_then(|ruling| ruling.decision())
+            .is_some_and(Decision::has_figures);
         let allowed = verdict.is_allowed() && (!is_known || verdict.remaining() != Some(0));
         Self::of_asked(verdict, is_inline, allowed)
     }
@@ -55,22 +58,32 @@ impl<'a> Told<'a> {
         let decision = ruling.and_then(|ruling| ruling.decision());
         let figures = decision.filter(|decision| decision.has_figures());
         let label = ruling.map(|ruling| ruling.label()).filter(|_| !is_inline);
-        let enforced = verdict.rulings().iter().filter(|ruling| !ruling.is_shadow());
-        let resets = enforced.filter_map(|ruling| ruling.decision().filter(|decision| decision.has_figures()));
+        let enforced = verdict
+            .rulings()
+            .iter()
+            .filter(|ruling| !ruling.is_shadow());
+        let resets = enforced
+            .filter_map(|ruling| ruling.decision().filter(|decision| decision.has_figures()));
         let resets = resets.map(|decision| micros(decision.reset_after()));
         // What would have been denied, nobody knows without the store.
-        let shadow = ruling.filter(|ruling| ruling.is_shadow() && ruling.decision().is_none_or(Decision::has_figures));
+        let shadow = ruling.filter(|ruling| {
+            ruling.is_shadow() && ruling.decision().is_none_or(Decision::has_figures)
+        });
         Self {
             allowed,
             policy: label.map(|label| label.name().as_str()),
-            tier: label.and_then(|label| label.tier()).map(|tier| tier.as_str()),
+            tier: label
+                .and_then(|label| label.tier())
+                .map(|tier| tier.as_str()),
             limit: decision.map(Decision::limit),
             remaining: figures.map(Decision::remaining),
             retry_after_us: match &denial {
                 None => allowed.then_some(0),
                 Some(denial) => denial.retry_after().and(verdict.retry_after()).map(micros),
             },
-            reset_after_us: resets.max().or_else(|| figures.map(|decision| micros(decision.reset_after()))),
+            reset_after_us: resets
+                .max()
+                .or_else(|| figures.map(|decision| micros(decision.reset_after()))),
             delay_us: micros(verdict.delay()),
             retry_after: denial.as_ref().and_then(Denial::retry_after),
             shadow: shadow.map(|ruling| outcome(ruling.would_deny())),
@@ -78,7 +91,10 @@ impl<'a> Told<'a> {
                 .and_then(|ruling| ruling.candidate())
                 .filter(|decision| decision.has_figures())
                 .map(|decision| outcome(decision.is_denied())),
-            degraded: verdict.degraded().or_else(|| decision?.degraded()).map(Degraded::name),
+            degraded: verdict
+                .degraded()
+                .or_else(|| decision?.degraded())
+                .map(Degraded::name),
             receipt: None,
         }
     }
@@ -118,7 +134,12 @@ fn micros(duration: std::time::Duration) -> u64 {
 }
 
 /// A verdict as an answer: its status is `denied` where it denies.
-pub(super) fn of_verdict(live: &Live, verdict: &Verdict, told: &Told<'_>, denied: StatusCode) -> Response {
+pub(super) fn of_verdict(
+    live: &Live,
+    verdict: &Verdict,
+    told: &Told<'_>,
+    denied: StatusCode,
+) -> Response {
     let mut response = json(told);
     let head = response.headers_mut();
     for field in fields(verdict, live.dialect, false, None, &live.written) {

@@ -21,7 +21,9 @@ pub(super) async fn read(
     patience: Duration,
     bodies: &Arc<Budget>,
 ) -> Result<Bytes, Problem> {
-    let Some(coming) = body else { return Ok(Bytes::new()) };
+    let Some(coming) = body else {
+        return Ok(Bytes::new());
+    };
     let read = read_all(coming, limit, patience, bodies).await?;
     *body = None;
     Ok(read)
@@ -45,7 +47,10 @@ async fn read_all(
     }
     match tokio::time::timeout(patience, reading).await {
         Ok(read) => read,
-        Err(_) => Err(Problem::new(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {patience:?}"))),
+        Err(_) => Err(Problem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("the body took longer than {patience:?}"),
+        )),
     }
 }
 
@@ -65,7 +70,9 @@ pub(super) async fn drain(mut body: Incoming, limit: usize, patience: Duration) 
         }
         true
     };
-    tokio::time::timeout(patience, draining).await.unwrap_or(false)
+    tokio::time::timeout(patience, draining)
+        .await
+        .unwrap_or(false)
 }
 
 async fn collect(body: &mut Incoming, limit: usize, mut held: Held) -> Result<Bytes, Problem> {
@@ -73,13 +80,18 @@ async fn collect(body: &mut Incoming, limit: usize, mut held: Held) -> Result<By
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Problem::bad(format!("the body broke off: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if first.len() + all.len() + data.len() > limit {
             return Err(too_large(limit));
         }
         // The last, which most often is the first, is not waited with.
         if !body.is_end_stream() && !held.grow(data.len()) {
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many bodies are on their way at a time"));
+            return Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many bodies are on their way at a time",
+            ));
         }
         if first.is_empty() && all.is_empty() {
             first = data;
@@ -92,5 +104,8 @@ async fn collect(body: &mut Incoming, limit: usize, mut held: Held) -> Result<By
 }
 
 fn too_large(limit: usize) -> Problem {
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {limit} bytes"))
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        format!("the body has more than {limit} bytes"),
+    )
 }

@@ -74,18 +74,35 @@ async fn check_with_receipt(
     if cost == Cost1::Never {
         return Err(Problem::bad("`receipt` is for checks: this takes nothing"));
     }
-    let unavailable = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the system's random source is not available");
+    let unavailable = || {
+        Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the system's random source is not available",
+        )
+    };
     let receipt = Receipt::new(about).ok_or_else(unavailable)?;
     let _permit = caller.permit().await;
     let (verdict, is_inline, is_kept) = match about {
         About::Named(subject) => {
-            let (verdict, is_kept) = live.gate.decide_with_receipt(*subject, &receipt.id).await.map_err(problem)?;
+            let (verdict, is_kept) = live
+                .gate
+                .decide_with_receipt(*subject, &receipt.id)
+                .await
+                .map_err(problem)?;
             (verdict, false, is_kept)
         }
-        About::Inline { limits, key, tenant, cost } => {
+        About::Inline {
+            limits,
+            key,
+            tenant,
+            cost,
+        } => {
             let Inline { label, limiter } = inline(&live.gate, limits)?;
-            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
-            let checked = limiter.check_with_receipt_id(&key, *cost, &receipt.id).await;
+            let key = composed_key(*tenant, key.as_bytes())
+                .map_err(|error| Problem::bad(error.to_string()))?;
+            let checked = limiter
+                .check_with_receipt_id(&key, *cost, &receipt.id)
+                .await;
             let (decision, is_kept) = checked.map_err(problem)?;
             if *cost > Cost::ZERO {
                 server.metrics.inline(&decision);
@@ -106,15 +123,35 @@ pub(super) async fn settle(caller: Caller<'_>, settle: &Settle<'_>) -> Result<Re
         .ok_or_else(|| Problem::bad("`receipt` is invalid: expected one that a check returned"))?;
     let about = receipt.about(settle.cost()?);
     let settled = match &about {
-        About::Named(subject) => live.gate.settle(*subject, &receipt.id).await.map_err(problem)?,
-        About::Inline { limits, key, tenant, cost } => {
-            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
-            inline(&live.gate, limits)?.limiter.settle_receipt_id(&key, &receipt.id, *cost).await.map_err(problem)?
+        About::Named(subject) => live
+            .gate
+            .settle(*subject, &receipt.id)
+            .await
+            .map_err(problem)?,
+        About::Inline {
+            limits,
+            key,
+            tenant,
+            cost,
+        } => {
+            let key = composed_key(*tenant, key.as_bytes())
+                .map_err(|error| Problem::bad(error.to_string()))?;
+            inline(&live.gate, limits)?
+                .limiter
+                .settle_receipt_id(&key, &receipt.id, *cost)
+                .await
+                .map_err(problem)?
         }
     };
     match settled {
-        Some(decision) => Ok(json(&Told::of_decision(&decision, about.subject().map(|subject| subject.policy)))),
-        None => Err(Problem::new(StatusCode::CONFLICT, "the receipt is unknown, has expired or was settled before")),
+        Some(decision) => Ok(json(&Told::of_decision(
+            &decision,
+            about.subject().map(|subject| subject.policy),
+        ))),
+        None => Err(Problem::new(
+            StatusCode::CONFLICT,
+            "the receipt is unknown, has expired or was settled before",
+        )),
     }
 }
 
@@ -129,15 +166,22 @@ pub(super) async fn batch(caller: Caller<'_>, batch: &Batch<'_>) -> Result<Respo
     let count = batch.checks.len();
     if count == 0 || count > live.config.bounds.max_batch {
         let most = live.config.bounds.max_batch;
-        return Err(Problem::bad(format!("there are {count} checks: expected 1 to {most}")));
+        return Err(Problem::bad(format!(
+            "there are {count} checks: expected 1 to {most}"
+        )));
     }
     check_room_for_batch(&caller.server.responses, caller.watch, count)?;
     let named = |number: usize, problem: Problem| problem.within(&format!("checks[{number}]"));
     let mut asked = Vec::with_capacity(count);
     for (number, question) in batch.checks.iter().enumerate() {
-        let about = question.about(Cost1::May).map_err(|problem| named(number, problem))?;
+        let about = question
+            .about(Cost1::May)
+            .map_err(|problem| named(number, problem))?;
         if question.receipt {
-            return Err(named(number, Problem::bad("`receipt` is for single checks: expected none in a batch")));
+            return Err(named(
+                number,
+                Problem::bad("`receipt` is for single checks: expected none in a batch"),
+            ));
         }
         is_known(&live.gate, &about).map_err(|problem| named(number, problem))?;
         asked.push(about);
@@ -146,9 +190,15 @@ pub(super) async fn batch(caller: Caller<'_>, batch: &Batch<'_>) -> Result<Respo
         return together(caller, &asked).await;
     }
     let ruled = decide_each(caller, &asked).await;
-    let ruled = ruled.into_iter().enumerate().map(|(number, ruled)| ruled.map_err(|problem| named(number, problem)));
+    let ruled = ruled
+        .into_iter()
+        .enumerate()
+        .map(|(number, ruled)| ruled.map_err(|problem| named(number, problem)));
     let ruled = ruled.collect::<Result<Vec<Ruled>, Problem>>()?;
-    let results = ruled.iter().map(|ruled| Told::of(&ruled.verdict, ruled.is_inline)).collect();
+    let results = ruled
+        .iter()
+        .map(|ruled| Told::of(&ruled.verdict, ruled.is_inline))
+        .collect();
     Ok(json(&Results { results }))
 }
 
@@ -159,7 +209,11 @@ async fn decide_each(caller: Caller<'_>, asked: &[About<'_>]) -> Vec<Result<Rule
     let mut rows: Vec<Vec<usize>> = Vec::new();
     let mut row_of: HashMap<_, usize> = HashMap::new();
     for (number, about) in asked.iter().enumerate() {
-        let row = if gate.store().is_remote() { *row_of.entry(about.whose()).or_insert(rows.len()) } else { 0 };
+        let row = if gate.store().is_remote() {
+            *row_of.entry(about.whose()).or_insert(rows.len())
+        } else {
+            0
+        };
         match rows.get_mut(row) {
             Some(row) => row.push(number),
             None => rows.push(vec![number]),
@@ -182,15 +236,26 @@ async fn decide_each(caller: Caller<'_>, asked: &[About<'_>]) -> Vec<Result<Rule
 async fn together(caller: Caller<'_>, asked: &[About<'_>]) -> Result<Response, Problem> {
     let live = caller.live;
     let _permit = caller.permit().await;
-    let Some(subjects) = asked.iter().map(About::subject).collect::<Option<Vec<Subject<'_>>>>() else {
-        return Err(Problem::bad("`together` is for policies by name: expected no `limits`"));
+    let Some(subjects) = asked
+        .iter()
+        .map(About::subject)
+        .collect::<Option<Vec<Subject<'_>>>>()
+    else {
+        return Err(Problem::bad(
+            "`together` is for policies by name: expected no `limits`",
+        ));
     };
     let verdict = match live.gate.decide_at_once(&subjects) {
         Some(verdict) => verdict,
         None => live.gate.decide(&subjects).await,
     };
     let verdict = verdict.map_err(problem)?;
-    Ok(of_verdict(live, &verdict, &Told::of(&verdict, false), StatusCode::OK))
+    Ok(of_verdict(
+        live,
+        &verdict,
+        &Told::of(&verdict, false),
+        StatusCode::OK,
+    ))
 }
 
 /// Whether a question can be answered, before anything is taken.
@@ -212,11 +277,20 @@ async fn decide(caller: Caller<'_>, about: &About<'_>) -> Result<Ruled, Problem>
                 Some(verdict) => verdict,
                 None => gate.decide(subjects).await,
             };
-            return Ok(Ruled { verdict: verdict.map_err(problem)?, is_inline: false });
+            return Ok(Ruled {
+                verdict: verdict.map_err(problem)?,
+                is_inline: false,
+            });
         }
-        About::Inline { limits, key, tenant, cost } => {
+        About::Inline {
+            limits,
+            key,
+            tenant,
+            cost,
+        } => {
             let Inline { label, limiter } = inline(gate, limits)?;
-            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
+            let key = composed_key(*tenant, key.as_bytes())
+                .map_err(|error| Problem::bad(error.to_string()))?;
             let decision = limiter.check(&key[..]).cost(*cost).await.map_err(problem)?;
             if *cost > Cost::ZERO {
                 server.metrics.inline(&decision);
@@ -224,11 +298,17 @@ async fn decide(caller: Caller<'_>, about: &About<'_>) -> Result<Ruled, Problem>
             Verdict::of_one(label, decision)
         }
     };
-    Ok(Ruled { verdict, is_inline: true })
+    Ok(Ruled {
+        verdict,
+        is_inline: true,
+    })
 }
 
 /// `POST /v1/refund`: gives back what a request took that did not happen after all.
-pub(super) async fn refund(caller: Caller<'_>, question: &Question<'_>) -> Result<Response, Problem> {
+pub(super) async fn refund(
+    caller: Caller<'_>,
+    question: &Question<'_>,
+) -> Result<Response, Problem> {
     let live = caller.live;
     let _permit = caller.permit().await;
     let about = question.about(Cost1::May)?;
@@ -237,9 +317,21 @@ pub(super) async fn refund(caller: Caller<'_>, question: &Question<'_>) -> Resul
     }
     let decision = match &about {
         About::Named(subject) => live.gate.refund(*subject).await.map_err(problem)?,
-        About::Inline { limits, key, tenant, cost } => {
-            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
-            Some(inline(&live.gate, limits)?.limiter.refund(&key[..], *cost).await.map_err(problem)?)
+        About::Inline {
+            limits,
+            key,
+            tenant,
+            cost,
+        } => {
+            let key = composed_key(*tenant, key.as_bytes())
+                .map_err(|error| Problem::bad(error.to_string()))?;
+            Some(
+                inline(&live.gate, limits)?
+                    .limiter
+                    .refund(&key[..], *cost)
+                    .await
+                    .map_err(problem)?,
+            )
         }
     };
     match decision {
@@ -247,24 +339,45 @@ pub(super) async fn refund(caller: Caller<'_>, question: &Question<'_>) -> Resul
             let policy = about.subject().map(|subject| subject.policy);
             Ok(json(&Told::of_decision(&decision, policy)))
         }
-        None => Err(Problem::new(StatusCode::CONFLICT, "this key has no limit, or is blocked: nothing was ever taken")),
+        None => Err(Problem::new(
+            StatusCode::CONFLICT,
+            "this key has no limit, or is blocked: nothing was ever taken",
+        )),
     }
 }
 
 /// `POST /v1/reset`: forgets what a key has used, and answers what it has now.
-pub(super) async fn reset(caller: Caller<'_>, question: &Question<'_>) -> Result<Response, Problem> {
+pub(super) async fn reset(
+    caller: Caller<'_>,
+    question: &Question<'_>,
+) -> Result<Response, Problem> {
     let live = caller.live;
     let about = question.about(Cost1::Never)?;
     match &about {
         About::Named(subject) => {
-            live.gate.reset(subject.policy, subject.key, subject.tenant).await.map_err(problem)?;
+            live.gate
+                .reset(subject.policy, subject.key, subject.tenant)
+                .await
+                .map_err(problem)?;
         }
-        About::Inline { limits, key, tenant, .. } => {
-            let key = composed_key(*tenant, key.as_bytes()).map_err(|error| Problem::bad(error.to_string()))?;
-            inline(&live.gate, limits)?.limiter.reset(&key[..]).await.map_err(problem)?;
+        About::Inline {
+            limits,
+            key,
+            tenant,
+            ..
+        } => {
+            let key = composed_key(*tenant, key.as_bytes())
+                .map_err(|error| Problem::bad(error.to_string()))?;
+            inline(&live.gate, limits)?
+                .limiter
+                .reset(&key[..])
+                .await
+                .map_err(problem)?;
         }
     }
-    let policy = about.subject().map_or("limits of its own", |subject| subject.policy);
+    let policy = about
+        .subject()
+        .map_or("limits of its own", |subject| subject.policy);
     tracing::info!(policy, "a key was reset");
     let ruled = decide(caller, &about).await?;
     let told = Told::of_look(&ruled.verdict, ruled.is_inline);
@@ -277,9 +390,9 @@ fn inline(gate: &Gate<AnyStore>, limits: &str) -> Result<Inline, Problem> {
 
 fn problem(error: CheckError) -> Problem {
     match error {
-        CheckError::UnknownPolicy { .. } => {
-            Problem::not_found(format!("{error}; `limits` such as \"100/minute\" in place of `policy` need none"))
-        }
+        CheckError::UnknownPolicy { .. } => Problem::not_found(format!(
+            "{error}; `limits` such as \"100/minute\" in place of `policy` need none"
+        )),
         CheckError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         CheckError::EmptyKey(_)
         | CheckError::Cost(_)

@@ -35,7 +35,13 @@ pub(super) struct LastWords {
 
 impl LastWords {
     pub(super) fn new(stream: Stream, http: Http) -> Self {
-        Self { stream, http, instead: Bytes::new(), is_shut: false, unread_left: MOST_UNREAD }
+        Self {
+            stream,
+            http,
+            instead: Bytes::new(),
+            is_shut: false,
+            unread_left: MOST_UNREAD,
+        }
     }
 
     /// Writes what stands in the place of a refusal; all of it went out where this is ready.
@@ -66,7 +72,11 @@ impl LastWords {
 }
 
 impl AsyncWrite for LastWords {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match refusal_at_the_end(bytes) {
             None => Pin::new(&mut self.stream).poll_write(context, bytes),
             Some((0, status)) => {
@@ -79,7 +89,9 @@ impl AsyncWrite for LastWords {
                 }
                 Poll::Ready(Ok(bytes.len()))
             }
-            Some((at, _)) => Pin::new(&mut self.stream).poll_write(context, bytes.get(..at).unwrap_or_default()),
+            Some((at, _)) => {
+                Pin::new(&mut self.stream).poll_write(context, bytes.get(..at).unwrap_or_default())
+            }
         }
     }
 
@@ -142,10 +154,13 @@ fn refusal_at_the_end(bytes: &[u8]) -> Option<(usize, StatusCode)> {
     }
     let from = bytes.len().saturating_sub(LONGEST_REFUSAL);
     let end = bytes.get(from..)?;
-    let at = end.windows(VERSION.len()).rposition(|window| window == VERSION)?;
+    let at = end
+        .windows(VERSION.len())
+        .rposition(|window| window == VERSION)?;
     let head = end.get(at..)?;
     let status = StatusCode::from_bytes(head.get(VERSION.len() + 2..VERSION.len() + 5)?).ok()?;
-    let is_refusal = status.is_client_error() && head.windows(NO_BODY.len()).any(|window| window == NO_BODY);
+    let is_refusal =
+        status.is_client_error() && head.windows(NO_BODY.len()).any(|window| window == NO_BODY);
     is_refusal.then_some((from + at, status))
 }
 
@@ -155,7 +170,9 @@ fn explanation(status: StatusCode) -> Bytes {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
             format!("expected a head of at most {MAX_FIELDS} fields and {MAX_HEAD} bytes")
         }
-        StatusCode::URI_TOO_LONG => format!("expected a target within a head of at most {MAX_HEAD} bytes"),
+        StatusCode::URI_TOO_LONG => {
+            format!("expected a target within a head of at most {MAX_HEAD} bytes")
+        }
         _ => "expected a request of HTTP/1.1 or HTTP/2: its head cannot be understood".to_owned(),
     };
     let body = Problem::new(status, detail).body();
@@ -176,14 +193,28 @@ mod tests {
     #[test]
     fn only_what_has_no_body_is_a_refusal() {
         let refusal = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
-        assert_eq!(refusal_at_the_end(refusal), Some((0, StatusCode::BAD_REQUEST)));
+        assert_eq!(
+            refusal_at_the_end(refusal),
+            Some((0, StatusCode::BAD_REQUEST))
+        );
         let ours = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
         assert_eq!(refusal_at_the_end(ours), None);
-        assert_eq!(refusal_at_the_end(&[&ours[..], refusal].concat()), Some((ours.len(), StatusCode::BAD_REQUEST)));
-        for other in ["", "\r\n\r\n", "HTTP/1.\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"] {
+        assert_eq!(
+            refusal_at_the_end(&[&ours[..], refusal].concat()),
+            Some((ours.len(), StatusCode::BAD_REQUEST))
+        );
+        for other in [
+            "",
+            "\r\n\r\n",
+            "HTTP/1.\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        ] {
             assert_eq!(refusal_at_the_end(other.as_bytes()), None, "{other}");
         }
         // To HEAD: as long as the body would have been.
-        assert_eq!(refusal_at_the_end(b"HTTP/1.1 404 Not Found\r\ncontent-length: 20\r\n\r\n"), None);
+        assert_eq!(
+            refusal_at_the_end(b"HTTP/1.1 404 Not Found\r\ncontent-length: 20\r\n\r\n"),
+            None
+        );
     }
 }

@@ -52,7 +52,11 @@ pub(crate) struct Http {
 
 impl Http {
     fn spoken(&self) -> Spoken {
-        if self.is_admin { Spoken::Admin } else { Spoken::Http }
+        if self.is_admin {
+            Spoken::Admin
+        } else {
+            Spoken::Http
+        }
     }
 
     async fn answer(&self, request: Request, watch: &Arc<Watch>) -> http::Response<Pending> {
@@ -66,8 +70,16 @@ impl Http {
         }
         #[cfg(feature = "otel")]
         let span = crate::trace::request(self.spoken(), request.uri().path(), request.headers());
-        let responses = if self.is_admin { &self.server.admin_responses } else { &self.server.responses };
-        let room = if is_http1 { Ok(None) } else { Room::take(responses, watch).map(Some) };
+        let responses = if self.is_admin {
+            &self.server.admin_responses
+        } else {
+            &self.server.responses
+        };
+        let room = if is_http1 {
+            Ok(None)
+        } else {
+            Room::take(responses, watch).map(Some)
+        };
         let (room, refusal) = match room {
             Ok(room) => (room, None),
             Err(problem) => (None, Some(problem)),
@@ -91,9 +103,18 @@ impl Http {
         span.record("http.response.status_code", response.status().as_u16());
         // Who is told so asks elsewhere, and nothing that is on its way is lost.
         if is_http1 && self.server.is_ending() {
-            response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+            response.headers_mut().insert(
+                http::header::CONNECTION,
+                http::HeaderValue::from_static("close"),
+            );
         }
-        let after = Duration::from_nanos(self.server.clock.now().as_nanos().saturating_sub(begun.as_nanos()));
+        let after = Duration::from_nanos(
+            self.server
+                .clock
+                .now()
+                .as_nanos()
+                .saturating_sub(begun.as_nanos()),
+        );
         self.server.metrics.answered(self.spoken(), 1, after);
         watch.end();
         // Over HTTP/1.1 hyper leaves the body of a HEAD out by itself, and tells its length.
@@ -110,7 +131,11 @@ impl Http {
 impl Protocol for Http {
     fn tls(&self, server: &Server) -> Option<Arc<ServerConfig>> {
         let live = server.live();
-        if self.is_admin { live.secrets.admin_tls.clone() } else { live.secrets.http_tls.clone() }
+        if self.is_admin {
+            live.secrets.admin_tls.clone()
+        } else {
+            live.secrets.http_tls.clone()
+        }
     }
 
     fn times(&self, server: &Server) -> Times {
@@ -126,12 +151,20 @@ impl Protocol for Http {
 
     fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections> {
         // Whoever floods the one does not lock operators out of the other.
-        if self.is_admin { &server.admin_connections } else { &server.connections }
+        if self.is_admin {
+            &server.admin_connections
+        } else {
+            &server.connections
+        }
     }
 
     fn most_connections(&self, server: &Server) -> usize {
         // Without them operators would be locked out by a few clients that have all file descriptors.
-        if self.is_admin { MOST_ADMIN_CONNECTIONS } else { server.most_connections }
+        if self.is_admin {
+            MOST_ADMIN_CONNECTIONS
+        } else {
+            server.most_connections
+        }
     }
 
     fn refusal(&self) -> &'static [u8] {
@@ -166,8 +199,16 @@ impl Protocol for Http {
             .max_header_list_size(MAX_HEAD as u32)
             .keep_alive_interval(Some(idle / 2))
             .keep_alive_timeout(Duration::from_secs(10));
-        let connection = builder.serve_connection(TokioIo::new(LastWords::new(stream, self.clone())), service);
-        Guarded::new(Connection { connection: Box::pin(connection) }, watch, ending.cancelled_owned()).await;
+        let connection =
+            builder.serve_connection(TokioIo::new(LastWords::new(stream, self.clone())), service);
+        Guarded::new(
+            Connection {
+                connection: Box::pin(connection),
+            },
+            watch,
+            ending.cancelled_owned(),
+        )
+        .await;
     }
 }
 
@@ -182,7 +223,11 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Stream
     fn execute(&self, stream: F) {
         let counted = Counted::new(&self.0);
         let bounds = &self.0.live().config.bounds;
-        let deadline = bounds.body_timeout.0.saturating_mul(2).saturating_add(bounds.write_timeout.0);
+        let deadline = bounds
+            .body_timeout
+            .0
+            .saturating_mul(2)
+            .saturating_add(bounds.write_timeout.0);
         tokio::spawn(async move {
             let _counted = counted;
             let _ = tokio::time::timeout(deadline, stream).await;

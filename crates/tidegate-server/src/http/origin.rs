@@ -14,13 +14,25 @@ use super::problem::Problem;
 /// Refuses requests of other sites' pages.
 pub(super) fn check_site(fields: &HeaderMap, hosts: &[String]) -> Result<(), Problem> {
     let refused = |detail: &'static str| Problem::new(StatusCode::FORBIDDEN, detail);
-    if fields.get_all("sec-fetch-site").iter().any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
-        return Err(refused("a request of another site's web page is refused (Sec-Fetch-Site)"));
+    if fields
+        .get_all("sec-fetch-site")
+        .iter()
+        .any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
+    {
+        return Err(refused(
+            "a request of another site's web page is refused (Sec-Fetch-Site)",
+        ));
     }
     for origin in fields.get_all(ORIGIN) {
-        let host = origin.to_str().ok().and_then(|text| text.split_once("://")).map(|(_, authority)| authority);
+        let host = origin
+            .to_str()
+            .ok()
+            .and_then(|text| text.split_once("://"))
+            .map(|(_, authority)| authority);
         if !host.is_some_and(|authority| is_own(authority, hosts)) {
-            return Err(refused("a request of another site's web page is refused: its Origin is not one of `hosts`"));
+            return Err(refused(
+                "a request of another site's web page is refused: its Origin is not one of `hosts`",
+            ));
         }
     }
     Ok(())
@@ -29,12 +41,19 @@ pub(super) fn check_site(fields: &HeaderMap, hosts: &[String]) -> Result<(), Pro
 /// Refuses names that are neither loopback ones nor configured.
 pub(super) fn check_host(head: &Parts, hosts: &[String]) -> Result<(), Problem> {
     let of_uri = head.uri.authority().map(|authority| authority.as_str());
-    let mut of_fields = head.headers.get_all(HOST).iter().map(|value| value.to_str().unwrap_or_default());
-    match of_uri.into_iter().chain(&mut of_fields).find(|authority| !is_own(authority, hosts)) {
+    let mut of_fields = head
+        .headers
+        .get_all(HOST)
+        .iter()
+        .map(|value| value.to_str().unwrap_or_default());
+    match of_uri
+        .into_iter()
+        .chain(&mut of_fields)
+        .find(|authority| !is_own(authority, hosts))
+    {
         None => Ok(()),
         Some(_) => {
-            let detail =
-                "the Host is not a name of this server: expected a loopback address, localhost, or one of `hosts`";
+            let detail = "the Host is not a name of this server: expected a loopback address, localhost, or one of `hosts`";
             Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
         }
     }
@@ -50,7 +69,8 @@ fn is_own(authority: &str, hosts: &[String]) -> bool {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     };
-    host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+    host.parse::<IpAddr>()
+        .is_ok_and(|address| address.to_canonical().is_loopback())
         || host.eq_ignore_ascii_case("localhost")
         || hosts.iter().any(|own| own.eq_ignore_ascii_case(host))
 }
@@ -62,9 +82,15 @@ mod tests {
     #[test]
     fn b5_names_of_this_machine_and_configured_ones() {
         let hosts = ["limits.internal".to_owned()];
-        for own in
-            ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "[::1]", "Limits.Internal:1"]
-        {
+        for own in [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1:8080",
+            "127.9.9.9",
+            "[::1]:8080",
+            "[::1]",
+            "Limits.Internal:1",
+        ] {
             assert!(is_own(own, &hosts), "{own}");
         }
         for foreign in [

@@ -48,8 +48,16 @@ impl Room {
     /// If too many responses are pending.
     pub(super) fn take(budget: &Arc<Budget>, watch: &Arc<Watch>) -> Result<Self, Problem> {
         watch.response_pending();
-        let mut room = Self { bytes: budget.held(), length: 0, watch: Arc::clone(watch) };
-        if room.resize(LARGEST_ANSWER) { Ok(room) } else { Err(refused()) }
+        let mut room = Self {
+            bytes: budget.held(),
+            length: 0,
+            watch: Arc::clone(watch),
+        };
+        if room.resize(LARGEST_ANSWER) {
+            Ok(room)
+        } else {
+            Err(refused())
+        }
     }
 
     /// Makes room for so many bytes. False, and as before, if there is none.
@@ -87,14 +95,21 @@ impl AsRef<[u8]> for Owned {
 }
 
 /// Refuses a batch of so many checks whose response there would be no room for: before anything is taken.
-pub(super) fn check_room_for_batch(budget: &Budget, watch: &Watch, checks: usize) -> Result<(), Problem> {
+pub(super) fn check_room_for_batch(
+    budget: &Budget,
+    watch: &Watch,
+    checks: usize,
+) -> Result<(), Problem> {
     let bytes = checks.saturating_mul(BYTES_AN_ANSWER);
     let has_room = watch.pending_bytes().saturating_add(bytes) <= FREE || budget.has_room(bytes);
     if has_room { Ok(()) } else { Err(refused()) }
 }
 
 fn refused() -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many responses are pending: read them first")
+    Problem::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "too many responses are pending: read them first",
+    )
 }
 
 impl Pending {
@@ -125,7 +140,10 @@ impl Pending {
         if !room.resize(length) {
             return Err(refused());
         }
-        Ok(response.map(|body| Self { body, room: Some(room) }))
+        Ok(response.map(|body| Self {
+            body,
+            room: Some(room),
+        }))
     }
 }
 

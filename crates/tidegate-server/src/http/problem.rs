@@ -26,7 +26,11 @@ struct Body<'a> {
 
 impl Problem {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), field: None }
+        Self {
+            status,
+            detail: detail.into(),
+            field: None,
+        }
     }
 
     /// What was asked is not a question.
@@ -42,13 +46,19 @@ impl Problem {
     pub(super) fn unauthorized() -> Self {
         let detail = "expected a token that this server knows: Authorization: Bearer TOKEN";
         let field = (WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        Self { field: Some(field), ..Self::new(StatusCode::UNAUTHORIZED, detail) }
+        Self {
+            field: Some(field),
+            ..Self::new(StatusCode::UNAUTHORIZED, detail)
+        }
     }
 
     pub(super) fn not_allowed(allowed: &'static str) -> Self {
         let field = (ALLOW, HeaderValue::from_static(allowed));
         let detail = format!("expected the method {allowed}");
-        Self { field: Some(field), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail) }
+        Self {
+            field: Some(field),
+            ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+        }
     }
 
     pub(super) fn status(&self) -> StatusCode {
@@ -77,8 +87,14 @@ impl Problem {
         let mut response = Response::new(Full::new(Bytes::from(self.body())));
         *response.status_mut() = self.status;
         let fields = response.headers_mut();
-        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        fields.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        fields.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        fields.insert(
+            http::header::CACHE_CONTROL,
+            HeaderValue::from_static("no-store"),
+        );
         if let Some((name, value)) = self.field {
             fields.insert(name, value);
         }

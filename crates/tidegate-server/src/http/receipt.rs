@@ -45,7 +45,12 @@ impl Receipt {
                 tier: subject.tier.map(owned),
                 tenant: subject.tenant.map(owned),
             },
-            About::Inline { limits, key, tenant, .. } => Self {
+            About::Inline {
+                limits,
+                key,
+                tenant,
+                ..
+            } => Self {
                 id,
                 policy: None,
                 limits: Some(owned(limits)),
@@ -63,17 +68,26 @@ impl Receipt {
 
     /// The inverse of [`to_text`](Self::to_text).
     pub(super) fn of_text(text: &str) -> Option<Self> {
-        let bytes = URL_SAFE_NO_PAD.decode(Some(text).filter(|text| text.len() <= LONGEST)?).ok()?;
+        let bytes = URL_SAFE_NO_PAD
+            .decode(Some(text).filter(|text| text.len() <= LONGEST)?)
+            .ok()?;
         let receipt: Self = serde_json::from_slice(&bytes).ok()?;
-        let is_id = receipt.id.len() <= 2 * ID_BYTES && receipt.id.bytes().all(|byte| byte.is_ascii_graphic());
-        (is_id && !receipt.key.is_empty() && receipt.policy.is_some() != receipt.limits.is_some()).then_some(receipt)
+        let is_id = receipt.id.len() <= 2 * ID_BYTES
+            && receipt.id.bytes().all(|byte| byte.is_ascii_graphic());
+        (is_id && !receipt.key.is_empty() && receipt.policy.is_some() != receipt.limits.is_some())
+            .then_some(receipt)
     }
 
     /// The request that it is for, at the actual cost.
     pub(super) fn about(&self, cost: Cost) -> About<'_> {
         let tenant = self.tenant.as_deref();
         match &self.limits {
-            Some(limits) => About::Inline { limits, key: &self.key, tenant, cost },
+            Some(limits) => About::Inline {
+                limits,
+                key: &self.key,
+                tenant,
+                cost,
+            },
             None => About::Named(Subject {
                 policy: self.policy.as_deref().unwrap_or_default(),
                 key: self.key.as_bytes(),
@@ -91,12 +105,27 @@ mod tests {
 
     #[test]
     fn a3_a_receipt_survives_the_way_to_a_client_and_back() {
-        let about = About::Inline { limits: "1/s", key: "ключ\"", tenant: Some("acme"), cost: Cost::ONE };
+        let about = About::Inline {
+            limits: "1/s",
+            key: "ключ\"",
+            tenant: Some("acme"),
+            cost: Cost::ONE,
+        };
         let receipt = Receipt::new(&about).unwrap();
         let text = receipt.to_text().unwrap();
         assert_eq!(Receipt::of_text(&text), Some(receipt));
-        assert_ne!(Receipt::new(&about).unwrap().id, Receipt::new(&about).unwrap().id);
-        for wrong in ["", "x", "e30", &text[1..], &text[..text.len() - 1], &"A".repeat(LONGEST + 1)] {
+        assert_ne!(
+            Receipt::new(&about).unwrap().id,
+            Receipt::new(&about).unwrap().id
+        );
+        for wrong in [
+            "",
+            "x",
+            "e30",
+            &text[1..],
+            &text[..text.len() - 1],
+            &"A".repeat(LONGEST + 1),
+        ] {
             assert_eq!(Receipt::of_text(wrong), None, "{wrong}");
         }
     }

@@ -48,13 +48,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 }
 
 /// What is there is a value: null is none.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
 /// One request that is asked about.
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"policy\": \"api\", \"key\": \"user:42\"}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"policy\": \"api\", \"key\": \"user:42\"}"
+)]
 pub(super) struct Question<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     policy: Option<Text<'a>>,
@@ -75,7 +80,10 @@ pub(super) struct Question<'a> {
 
 /// A receipt to settle, and what the request cost in the end.
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"receipt\": \"…\", \"cost\": 1}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"receipt\": \"…\", \"cost\": 1}"
+)]
 pub(super) struct Settle<'a> {
     #[serde(borrow)]
     receipt: Text<'a>,
@@ -95,7 +103,10 @@ impl Settle<'_> {
 
 /// Several, each for itself; or together, all or nothing.
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"checks\": [...]}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"checks\": [...]}"
+)]
 pub(super) struct Batch<'a> {
     #[serde(borrow)]
     pub(super) checks: Vec<Question<'a>>,
@@ -108,7 +119,12 @@ pub(super) enum About<'a> {
     /// A policy of the book.
     Named(Subject<'a>),
     /// Limits that came along.
-    Inline { limits: &'a str, key: &'a str, tenant: Option<&'a str>, cost: Cost },
+    Inline {
+        limits: &'a str,
+        key: &'a str,
+        tenant: Option<&'a str>,
+        cost: Cost,
+    },
 }
 
 impl<'a> About<'a> {
@@ -131,19 +147,26 @@ impl<'a> About<'a> {
 }
 
 /// A body as a question or a batch of them.
-pub(super) fn parse<'a, T: Deserialize<'a>>(fields: &HeaderMap, body: &'a [u8]) -> Result<T, Problem> {
+pub(super) fn parse<'a, T: Deserialize<'a>>(
+    fields: &HeaderMap,
+    body: &'a [u8],
+) -> Result<T, Problem> {
     if let Some(encoding) = fields.get(http::header::CONTENT_ENCODING)
         && encoding != "identity"
     {
         let detail = "the body is encoded: expected plain JSON";
-        return Err(Problem::new(http::StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
+        return Err(Problem::new(
+            http::StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            detail,
+        ));
     }
     if body.is_empty() {
         return Err(Problem::bad(
             "there is no body: expected JSON such as {\"policy\": \"api\", \"key\": \"user:42\"}",
         ));
     }
-    serde_json::from_slice(body).map_err(|error| Problem::bad(format!("the body is not what was expected: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::bad(format!("the body is not what was expected: {error}")))
 }
 
 /// What of a question does not belong to what is asked.
@@ -163,32 +186,60 @@ impl<'a> Question<'a> {
             return Err(Problem::bad("`key` is empty: expected who is limited"));
         }
         if key.len() > LONGEST_KEY {
-            return Err(Problem::bad(format!("`key` is longer than {LONGEST_KEY} bytes")));
+            return Err(Problem::bad(format!(
+                "`key` is longer than {LONGEST_KEY} bytes"
+            )));
         }
-        for (name, text) in [("policy", &self.policy), ("tier", &self.tier), ("tenant", &self.tenant)] {
-            if text.as_ref().is_some_and(|text| text.as_str().len() > LONGEST_NAME) {
-                return Err(Problem::bad(format!("`{name}` is longer than {LONGEST_NAME} bytes")));
+        for (name, text) in [
+            ("policy", &self.policy),
+            ("tier", &self.tier),
+            ("tenant", &self.tenant),
+        ] {
+            if text
+                .as_ref()
+                .is_some_and(|text| text.as_str().len() > LONGEST_NAME)
+            {
+                return Err(Problem::bad(format!(
+                    "`{name}` is longer than {LONGEST_NAME} bytes"
+                )));
             }
         }
         let cost = match (self.cost, may_cost) {
             (None, Cost1::May) => Cost::ONE,
             (None, Cost1::Never) => Cost::ZERO,
-            (Some(_), Cost1::Never) => return Err(Problem::bad("`cost` is of no use here: this takes nothing")),
+            (Some(_), Cost1::Never) => {
+                return Err(Problem::bad("`cost` is of no use here: this takes nothing"));
+            }
             (Some(number), Cost1::May) => cost(number.get())?,
         };
         let tenant = self.tenant.as_ref().map(Text::as_str);
         match (&self.policy, &self.limits) {
             (Some(policy), None) => {
                 let tier = self.tier.as_ref().map(Text::as_str);
-                let subject = Subject { policy: policy.as_str(), key: key.as_bytes(), tier, tenant, cost };
+                let subject = Subject {
+                    policy: policy.as_str(),
+                    key: key.as_bytes(),
+                    tier,
+                    tenant,
+                    cost,
+                };
                 Ok(About::Named(subject))
             }
-            (None, Some(_)) if self.tier.is_some() => {
-                Err(Problem::bad("`tier` is of a policy: expected `policy` in place of `limits`"))
-            }
-            (None, Some(limits)) => Ok(About::Inline { limits: limits.as_str(), key, tenant, cost }),
-            (None, None) => Err(Problem::bad("expected `policy`, the name of one, or `limits` such as \"100/minute\"")),
-            (Some(_), Some(_)) => Err(Problem::bad("expected either `policy` or `limits`, not both")),
+            (None, Some(_)) if self.tier.is_some() => Err(Problem::bad(
+                "`tier` is of a policy: expected `policy` in place of `limits`",
+            )),
+            (None, Some(limits)) => Ok(About::Inline {
+                limits: limits.as_str(),
+                key,
+                tenant,
+                cost,
+            }),
+            (None, None) => Err(Problem::bad(
+                "expected `policy`, the name of one, or `limits` such as \"100/minute\"",
+            )),
+            (Some(_), Some(_)) => Err(Problem::bad(
+                "expected either `policy` or `limits`, not both",
+            )),
         }
     }
 }
@@ -196,7 +247,10 @@ impl<'a> Question<'a> {
 /// A cost by its text, to the thousandth: a number that has been through a float is not what was written.
 fn cost(text: &str) -> Result<Cost, Problem> {
     if !text.starts_with(|first: char| first.is_ascii_digit() || first == '-') {
-        return Err(Problem::bad("`cost` is not a number: expected one such as 1 or 2.5"));
+        return Err(Problem::bad(
+            "`cost` is not a number: expected one such as 1 or 2.5",
+        ));
     }
-    text.parse().map_err(|error| Problem::bad(format!("`cost`: {error}")))
+    text.parse()
+        .map_err(|error| Problem::bad(format!("`cost`: {error}")))
 }

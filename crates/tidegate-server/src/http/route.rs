@@ -66,11 +66,18 @@ impl Target {
     }
 
     fn is_question(self) -> bool {
-        matches!(self, Self::Check | Self::Batch | Self::Peek | Self::Refund | Self::Settle | Self::Reset)
+        matches!(
+            self,
+            Self::Check | Self::Batch | Self::Peek | Self::Refund | Self::Settle | Self::Reset
+        )
     }
 }
 
-pub(super) async fn answer(http: &Http, request: Request, watch: &Watch) -> Result<Response, Problem> {
+pub(super) async fn answer(
+    http: &Http,
+    request: Request,
+    watch: &Watch,
+) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let mut body = Some(body);
     let answered = answer_to(http, head, &mut body, watch).await;
@@ -78,33 +85,51 @@ pub(super) async fn answer(http: &Http, request: Request, watch: &Watch) -> Resu
         // Who is still sending may not hear what is said meanwhile.
         let bounds = http.server.live().config.bounds.clone();
         let is_slow = problem.status() == StatusCode::REQUEST_TIMEOUT;
-        if is_slow || !body::drain(unread, bounds.max_body * BATCH_BODY, bounds.body_timeout.0).await {
+        if is_slow
+            || !body::drain(unread, bounds.max_body * BATCH_BODY, bounds.body_timeout.0).await
+        {
             watch.leave_unread();
         }
     }
     answered
 }
 
-async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>, watch: &Watch) -> Result<Response, Problem> {
-    let target = Target::of(head.uri.path())
-        .ok_or_else(|| Problem::not_found("there is nothing at this path; /openapi.json says what there is"))?;
+async fn answer_to(
+    http: &Http,
+    head: Parts,
+    body: &mut Option<Incoming>,
+    watch: &Watch,
+) -> Result<Response, Problem> {
+    let target = Target::of(head.uri.path()).ok_or_else(|| {
+        Problem::not_found("there is nothing at this path; /openapi.json says what there is")
+    })?;
     let is_elsewhere = match target.scope() {
         Some(Scope::Admin) => !http.is_admin,
         Some(Scope::Check | Scope::Refund) => http.is_admin,
         None => false,
     };
     if is_elsewhere {
-        let place = if http.is_admin { "listener for checks (http.listen)" } else { "admin listener (admin.listen)" };
+        let place = if http.is_admin {
+            "listener for checks (http.listen)"
+        } else {
+            "admin listener (admin.listen)"
+        };
         return Err(Problem::not_found(format!("this is served by the {place}")));
     }
     // Of one configuration from here on, whatever comes in between.
     let server = &*http.server;
     let live = server.live();
     let live: &Live = &live;
-    let hosts = if http.is_admin { &live.config.admin.hosts } else { &live.config.http.hosts };
+    let hosts = if http.is_admin {
+        &live.config.admin.hosts
+    } else {
+        &live.config.http.hosts
+    };
     origin::check_site(&head.headers, hosts)?;
     // Where a token is asked for, no page has it.
-    let is_open = target.scope().is_none_or(|scope| live.secrets.tokens.is_open(scope));
+    let is_open = target
+        .scope()
+        .is_none_or(|scope| live.secrets.tokens.is_open(scope));
     if is_open && watch.is_local() {
         origin::check_host(&head, hosts)?;
     }
@@ -133,7 +158,11 @@ async fn answer_to(http: &Http, head: Parts, body: &mut Option<Incoming>, watch:
         _ => bounds.max_body,
     };
     let body = body::read(body, limit, bounds.body_timeout.0, &server.bodies).await?;
-    let caller = Caller { server, live, watch };
+    let caller = Caller {
+        server,
+        live,
+        watch,
+    };
     if target == Target::Batch {
         return checks::batch(caller, &parse::<Batch<'_>>(&head.headers, &body)?).await;
     }
@@ -155,10 +184,14 @@ async fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), 
     }
     let mut values = fields.get_all(http::header::AUTHORIZATION).iter();
     // Of two, nobody knows which one somebody on the way has looked at.
-    let shown = values.next().filter(|_| values.next().is_none()).and_then(|value| {
-        let (kind, token) = value.as_bytes().split_at_checked("Bearer ".len())?;
-        kind.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
-    });
+    let shown = values
+        .next()
+        .filter(|_| values.next().is_none())
+        .and_then(|value| {
+            let (kind, token) = value.as_bytes().split_at_checked("Bearer ".len())?;
+            kind.eq_ignore_ascii_case(b"Bearer ")
+                .then(|| token.trim_ascii())
+        });
     match live.secrets.tokens.access(shown, scope) {
         Access::Granted => Ok(()),
         Access::Unknown => {
@@ -168,7 +201,10 @@ async fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), 
             Err(Problem::unauthorized())
         }
         Access::Forbidden => {
-            let detail = format!("this token is not for this: expected one of scope {}", scope.name());
+            let detail = format!(
+                "this token is not for this: expected one of scope {}",
+                scope.name()
+            );
             Err(Problem::new(StatusCode::FORBIDDEN, detail))
         }
     }
@@ -191,7 +227,9 @@ fn denied_status(uri: &Uri) -> Result<StatusCode, Problem> {
         "status=403" => Ok(StatusCode::FORBIDDEN),
         "status=429" => Ok(StatusCode::TOO_MANY_REQUESTS),
         "status=503" => Ok(StatusCode::SERVICE_UNAVAILABLE),
-        _ => Err(Problem::bad("expected no query, or the status of a denial: status=429, 403 or 503")),
+        _ => Err(Problem::bad(
+            "expected no query, or the status of a denial: status=429, 403 or 503",
+        )),
     }
 }
 
@@ -201,24 +239,48 @@ fn look(http: &Http, live: &Live, target: Target, head: &HeaderMap) -> Result<Re
         Target::Health => Ok(answer::json(&serde_json::json!({ "status": "ok" }))),
         Target::Ready => {
             if server.is_ending() {
-                return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "this server is ending"));
+                return Err(Problem::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "this server is ending",
+                ));
             }
             let store = if live.is_degraded() { "degraded" } else { "ok" };
-            Ok(answer::json(&serde_json::json!({ "status": "ok", "config": live.hash, "store": store })))
+            Ok(answer::json(
+                &serde_json::json!({ "status": "ok", "config": live.hash, "store": store }),
+            ))
         }
         Target::Metrics => {
             let text = metrics::text(server).map_err(|error| {
-                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {error}"))
+                Problem::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("metrics cannot be written: {error}"),
+                )
             })?;
-            let accepts = head.get(http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+            let accepts = head
+                .get(http::header::ACCEPT)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default();
             Ok(if accepts.contains("application/openmetrics-text") {
-                typed(text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+                typed(
+                    text,
+                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                )
             } else {
-                typed(metrics::classic(&text), "text/plain; version=0.0.4; charset=utf-8")
+                typed(
+                    metrics::classic(&text),
+                    "text/plain; version=0.0.4; charset=utf-8",
+                )
             })
         }
         _ => {
-            let mut response = typed(if http.is_admin { OPENAPI_ADMIN } else { OPENAPI }, "application/json");
+            let mut response = typed(
+                if http.is_admin {
+                    OPENAPI_ADMIN
+                } else {
+                    OPENAPI
+                },
+                "application/json",
+            );
             response.extensions_mut().insert(Static);
             Ok(response)
         }
@@ -227,6 +289,8 @@ fn look(http: &Http, live: &Live, target: Target, head: &HeaderMap) -> Result<Re
 
 fn typed(text: impl Into<bytes::Bytes>, kind: &'static str) -> Response {
     let mut response = Response::new(Full::new(text.into()));
-    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }

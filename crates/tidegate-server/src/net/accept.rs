@@ -63,7 +63,9 @@ pub(crate) async fn accept(
         }
     }
     // Whoever is in the queue has been told that they are connected.
-    let Ok(listener) = listener.into_std() else { return };
+    let Ok(listener) = listener.into_std() else {
+        return;
+    };
     while let Ok((stream, peer)) = listener.accept() {
         if stream.set_nonblocking(true).is_ok()
             && let Ok(stream) = TcpStream::from_std(stream)
@@ -75,7 +77,10 @@ pub(crate) async fn accept(
 
 fn is_of_the_connection(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionReset | Interrupted
+    )
 }
 
 fn start(
@@ -87,8 +92,11 @@ fn start(
     tasks: &TaskTracker,
 ) {
     let connections = protocol.connections(server);
-    let Some(place) = connections.enter(peer.ip(), &server.live().config.bounds, protocol.most_connections(server))
-    else {
+    let Some(place) = connections.enter(
+        peer.ip(),
+        &server.live().config.bounds,
+        protocol.most_connections(server),
+    ) else {
         server.metrics.refused_connection();
         if protocol.tls(server).is_none() {
             // As much as the socket takes at once: nobody waits for one that is not to be here.
@@ -102,13 +110,16 @@ fn start(
     let counted = Counted::new(&server);
     tasks.spawn(async move {
         let _counted = counted;
-        let is_local = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+        let is_local = stream
+            .local_addr()
+            .is_ok_and(|address| address.ip().to_canonical().is_loopback());
         let watch = Arc::new(Watch::new(protocol.times(&server), is_local));
         match protocol.tls(&server) {
             None => protocol.serve(Stream::clear(stream, watch), ending).await,
             Some(tls) => {
                 let patience = server.live().config.bounds.handshake_timeout.0;
-                let agreed = tokio::time::timeout(patience, TlsAcceptor::from(tls).accept(stream)).await;
+                let agreed =
+                    tokio::time::timeout(patience, TlsAcceptor::from(tls).accept(stream)).await;
                 match agreed {
                     Ok(Ok(stream)) => protocol.serve(Stream::tls(stream, watch), ending).await,
                     Ok(Err(_)) | Err(_) => server.metrics.failed_handshake(),
@@ -155,13 +166,25 @@ impl Connections {
         self.all.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn enter(self: &Arc<Self>, peer: IpAddr, bounds: &crate::config::Bounds, most: usize) -> Option<Place> {
+    fn enter(
+        self: &Arc<Self>,
+        peer: IpAddr,
+        bounds: &crate::config::Bounds,
+        most: usize,
+    ) -> Option<Place> {
         use std::sync::atomic::Ordering::Relaxed;
-        let one_more = |count: usize| (count < bounds.max_connections.min(most)).then_some(count + 1);
+        let one_more =
+            |count: usize| (count < bounds.max_connections.min(most)).then_some(count + 1);
         self.all.fetch_update(Relaxed, Relaxed, one_more).ok()?;
-        let mut place = Place { connections: Arc::clone(self), peer: None };
+        let mut place = Place {
+            connections: Arc::clone(self),
+            peer: None,
+        };
         if bounds.max_connections_per_peer > 0 {
-            let mut peers = self.by_peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut peers = self
+                .by_peer
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             let peer = network(peer);
             let count = peers.entry(peer).or_default();
             if *count >= bounds.max_connections_per_peer {
@@ -184,9 +207,15 @@ fn network(peer: IpAddr) -> IpAddr {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.connections.all.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        self.connections
+            .all
+            .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         if let Some(peer) = self.peer {
-            let mut peers = self.connections.by_peer.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut peers = self
+                .connections
+                .by_peer
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
             if let Some(count) = peers.get_mut(&peer) {
                 *count -= 1;
                 if *count == 0 {

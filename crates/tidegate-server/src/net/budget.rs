@@ -19,7 +19,10 @@ pub(crate) struct Held {
 
 impl Budget {
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), most })
+        Arc::new(Self {
+            used: AtomicUsize::new(0),
+            most,
+        })
     }
 
     /// Returns true if so many bytes more could be held.
@@ -29,7 +32,10 @@ impl Budget {
 
     /// Nothing yet.
     pub(crate) fn held(self: &Arc<Self>) -> Held {
-        Held { budget: Arc::clone(self), bytes: 0 }
+        Held {
+            budget: Arc::clone(self),
+            bytes: 0,
+        }
     }
 }
 
@@ -42,8 +48,14 @@ impl Held {
                 used.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
             }
         } else {
-            let more = |used: usize| used.checked_add(bytes - self.bytes).filter(|used| *used <= self.budget.most);
-            if used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            let more = |used: usize| {
+                used.checked_add(bytes - self.bytes)
+                    .filter(|used| *used <= self.budget.most)
+            };
+            if used
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+                .is_err()
+            {
                 return false;
             }
         }

@@ -32,7 +32,11 @@ pub(crate) struct Guarded<C> {
 }
 
 impl<C: Drains> Guarded<C> {
-    pub(crate) fn new(connection: C, watch: Arc<Watch>, ending: WaitForCancellationFutureOwned) -> Self {
+    pub(crate) fn new(
+        connection: C,
+        watch: Arc<Watch>,
+        ending: WaitForCancellationFutureOwned,
+    ) -> Self {
         let left = watch.time_left().unwrap_or_default();
         Self {
             connection,
@@ -57,7 +61,10 @@ impl<C: Drains> Guarded<C> {
                 }
                 None => return true,
                 // Not to be looked at again and again within the timer's own tick.
-                Some(left) => self.timer.as_mut().reset(after(left.max(Duration::from_millis(5)))),
+                Some(left) => self
+                    .timer
+                    .as_mut()
+                    .reset(after(left.max(Duration::from_millis(5)))),
             }
         }
         false

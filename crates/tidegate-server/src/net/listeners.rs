@@ -65,9 +65,15 @@ pub(crate) fn workers() -> usize {
 }
 
 fn bind(name: &'static str, listen: Listen, count: usize) -> Result<Option<Sockets>, ServeError> {
-    let Some(mut address) = listen.address() else { return Ok(None) };
+    let Some(mut address) = listen.address() else {
+        return Ok(None);
+    };
     let wanted = address;
-    let error = |error| ServeError::Bind { name, address: wanted, error };
+    let error = |error| ServeError::Bind {
+        name,
+        address: wanted,
+        error,
+    };
     // Shared with sockets of our own only: another process that listens there is to be noticed.
     drop(TcpListener::bind(address).map_err(error)?);
     let mut sockets = Vec::with_capacity(count);
@@ -81,7 +87,11 @@ fn bind(name: &'static str, listen: Listen, count: usize) -> Result<Option<Socke
 }
 
 fn bind_one(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(is_shared)?;
     if address.is_ipv6() {

@@ -24,11 +24,17 @@ enum Transport {
 
 impl Stream {
     pub(crate) fn clear(stream: TcpStream, watch: Arc<Watch>) -> Self {
-        Self { transport: Transport::Clear(stream), watch }
+        Self {
+            transport: Transport::Clear(stream),
+            watch,
+        }
     }
 
     pub(crate) fn tls(stream: TlsStream<TcpStream>, watch: Arc<Watch>) -> Self {
-        Self { transport: Transport::Tls(Box::new(stream)), watch }
+        Self {
+            transport: Transport::Tls(Box::new(stream)),
+            watch,
+        }
     }
 
     pub(crate) fn watch(&self) -> &Arc<Watch> {
@@ -74,13 +80,18 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(whichever!(self, |stream| stream.poll_read(context, buffer)))?;
-        self.watch.has_read(buffer.filled().get(before..).unwrap_or_default());
+        self.watch
+            .has_read(buffer.filled().get(before..).unwrap_or_default());
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = whichever!(self, |stream| stream.poll_write(context, bytes));
         self.has_written(written.is_ready());
         written

@@ -86,7 +86,8 @@ impl Watch {
 
     fn enter(&self, phase: u8) {
         self.phase.store(phase, Ordering::Relaxed);
-        self.since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        self.since
+            .store(self.clock.now().as_nanos(), Ordering::Relaxed);
     }
 
     /// Bytes have come.
@@ -118,21 +119,30 @@ impl Watch {
 
     /// Counts `to` bytes of a response in place of `from`. False if that would be more than `most` of all responses.
     pub(crate) fn resize_pending(&self, from: usize, to: usize, most: usize) -> bool {
-        let resized = |bytes: usize| bytes.checked_sub(from)?.checked_add(to).filter(|bytes| *bytes <= most);
-        self.pending_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, resized).is_ok()
+        let resized = |bytes: usize| {
+            bytes
+                .checked_sub(from)?
+                .checked_add(to)
+                .filter(|bytes| *bytes <= most)
+        };
+        self.pending_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, resized)
+            .is_ok()
     }
 
     /// A response is on its way to the client, or will be.
     pub(crate) fn response_pending(&self) {
         if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.pending_since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+            self.pending_since
+                .store(self.clock.now().as_nanos(), Ordering::Relaxed);
         }
     }
 
     /// The client has taken a response, or it was dropped.
     pub(crate) fn response_taken(&self, bytes: usize) {
         self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.pending_since.store(self.clock.now().as_nanos(), Ordering::Relaxed);
+        self.pending_since
+            .store(self.clock.now().as_nanos(), Ordering::Relaxed);
         self.pending.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -157,7 +167,11 @@ impl Watch {
     }
 
     pub(super) fn linger(&self) -> Duration {
-        if self.is_http2() { Duration::ZERO } else { self.times.linger }
+        if self.is_http2() {
+            Duration::ZERO
+        } else {
+            self.times.linger
+        }
     }
 
     /// The last request was answered and not read to its end, with which the connection ends. Streams of HTTP/2 end alone.
@@ -203,7 +217,10 @@ impl Watch {
         // A client of HTTP/2 that keeps its windows closed takes nothing, though its socket takes bytes.
         let next = match self.pending.load(Ordering::Relaxed) {
             0 => next,
-            _ => next.min(left(self.pending_since.load(Ordering::Relaxed), self.times.write)?),
+            _ => next.min(left(
+                self.pending_since.load(Ordering::Relaxed),
+                self.times.write,
+            )?),
         };
         match self.unread_since.load(Ordering::Relaxed) {
             0 => Some(next),

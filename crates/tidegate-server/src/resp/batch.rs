@@ -46,7 +46,9 @@ impl Batch<'_, '_> {
                     replies.five(one.form.reply(decision));
                 }
             }
-            Err(error) => asked.iter().for_each(|_| replies.error(&format!("ERR {error}"))),
+            Err(error) => asked
+                .iter()
+                .for_each(|_| replies.error(&format!("ERR {error}"))),
         }
     }
 }

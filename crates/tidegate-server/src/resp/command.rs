@@ -50,7 +50,10 @@ impl Name {
             (b"RESET", Name::Reset),
             (b"SELECT", Name::Select),
         ];
-        NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, name)| *name)
+        NAMES
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(word))
+            .map(|(_, name)| *name)
     }
 
     /// What may be said before anybody has said who they are.
@@ -60,7 +63,12 @@ impl Name {
 }
 
 /// Answers a command that neither throttles nor forgets a key.
-pub(super) fn answer(words: &Words<'_>, session: &mut Session, live: &Live, replies: &mut Replies) -> Then {
+pub(super) fn answer(
+    words: &Words<'_>,
+    session: &mut Session,
+    live: &Live,
+    replies: &mut Replies,
+) -> Then {
     let name = Name::of(words[0]);
     if !session.may(live, Scope::Check) && !name.is_some_and(Name::is_for_everybody) {
         replies.error(session.not_for_checks());
@@ -71,10 +79,12 @@ pub(super) fn answer(words: &Words<'_>, session: &mut Session, live: &Live, repl
         (Some(Name::Ping), []) => replies.simple("PONG"),
         (Some(Name::Ping | Name::Echo), [text]) => replies.bulk(text),
         (Some(Name::Hello), _) => hello(arguments, session, live, replies),
-        (Some(Name::Auth), [password] | [_, password]) => match session.authenticate(live, password) {
-            true => replies.ok(),
-            false => wrong_password(live, replies),
-        },
+        (Some(Name::Auth), [password] | [_, password]) => {
+            match session.authenticate(live, password) {
+                true => replies.ok(),
+                false => wrong_password(live, replies),
+            }
+        }
         (Some(Name::Select), [database]) => match *database {
             b"0" => replies.ok(),
             _ => replies.error("ERR DB index is out of range"),
@@ -88,18 +98,24 @@ pub(super) fn answer(words: &Words<'_>, session: &mut Session, live: &Live, repl
             replies.simple("RESET");
         }
         (Some(Name::Client), [subcommand, rest @ ..]) => client(subcommand, rest, session, replies),
-        (Some(Name::Command), [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"COUNT") => replies.integer(0),
+        (Some(Name::Command), [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"COUNT") => {
+            replies.integer(0)
+        }
         (Some(Name::Command), [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"DOCS") => {
             replies.map(session.version, 0);
         }
         (Some(Name::Command), _) => replies.array(0),
-        (Some(Name::Config), [subcommand, names @ ..]) if subcommand.eq_ignore_ascii_case(b"GET") => {
+        (Some(Name::Config), [subcommand, names @ ..])
+            if subcommand.eq_ignore_ascii_case(b"GET") =>
+        {
             config(names, session.version, replies);
         }
         (Some(Name::Info), _) => info(replies),
         (Some(_), _) => {
             let shown = String::from_utf8_lossy(words[0]).to_ascii_lowercase();
-            replies.error(&format!("ERR wrong number of arguments for '{shown}' command"));
+            replies.error(&format!(
+                "ERR wrong number of arguments for '{shown}' command"
+            ));
         }
         (None, _) => unknown(words, replies),
     }
@@ -177,15 +193,20 @@ fn client(subcommand: &[u8], rest: &[&[u8]], session: &mut Session, replies: &mu
             Some(name) => replies.bulk(name),
             None => replies.null(session.version),
         },
-        _ => replies.error(&format!("ERR unknown subcommand '{}'", String::from_utf8_lossy(subcommand))),
+        _ => replies.error(&format!(
+            "ERR unknown subcommand '{}'",
+            String::from_utf8_lossy(subcommand)
+        )),
     }
 }
 
 /// What benchmarks ask for; of anything else there is nothing.
 fn config(names: &[&[u8]], version: Version, replies: &mut Replies) {
     const KNOWN: [(&[u8], &[u8]); 2] = [(b"save", b""), (b"appendonly", b"no")];
-    let found: Vec<_> =
-        KNOWN.iter().filter(|(known, _)| names.iter().any(|name| name.eq_ignore_ascii_case(known))).collect();
+    let found: Vec<_> = KNOWN
+        .iter()
+        .filter(|(known, _)| names.iter().any(|name| name.eq_ignore_ascii_case(known)))
+        .collect();
     replies.map(version, found.len());
     for (name, value) in found {
         replies.bulk(name);
@@ -203,7 +224,10 @@ fn info(replies: &mut Replies) {
 }
 
 fn unknown(words: &Words<'_>, replies: &mut Replies) {
-    let mut text = format!("ERR unknown command '{}', with args beginning with: ", shown(words[0]));
+    let mut text = format!(
+        "ERR unknown command '{}', with args beginning with: ",
+        shown(words[0])
+    );
     for word in &words[1..] {
         if text.len() > 200 {
             break;
@@ -233,7 +257,12 @@ impl Session {
 
     /// Whether keys may be reset: by who has shown a token for it; without any token there is, only on this machine.
     pub(super) fn may_reset(&self, live: &Live) -> Result<(), &'static str> {
-        let is_local = live.config.resp.listen.address().is_none_or(|address| address.ip().is_loopback());
+        let is_local = live
+            .config
+            .resp
+            .listen
+            .address()
+            .is_none_or(|address| address.ip().is_loopback());
         let may = match live.secrets.tokens.is_open(Scope::Admin) {
             true => live.secrets.tokens.is_empty() && is_local,
             false => self.may(live, Scope::Admin),
@@ -248,7 +277,8 @@ impl Session {
     /// Whether who shows this is somebody.
     fn authenticate(&mut self, live: &Live, token: &[u8]) -> bool {
         let knows = |scope| {
-            !live.secrets.tokens.is_open(scope) && live.secrets.tokens.access(Some(token), scope) != Access::Unknown
+            !live.secrets.tokens.is_open(scope)
+                && live.secrets.tokens.access(Some(token), scope) != Access::Unknown
         };
         let is_known = knows(Scope::Check) || knows(Scope::Admin);
         if is_known {

@@ -52,7 +52,14 @@ const MOST_FAILURES: u32 = 3;
 
 impl Session {
     pub(super) fn new(id: i64) -> Self {
-        Self { id, version: Version::Two, name: None, token: None, may_check: false, failures: 0 }
+        Self {
+            id,
+            version: Version::Two,
+            name: None,
+            token: None,
+            may_check: false,
+            failures: 0,
+        }
     }
 }
 
@@ -75,9 +82,19 @@ impl Connection {
         let ending = Arc::new(Ending::default());
         let session = Session::new(NEXT.fetch_add(1, Ordering::Relaxed));
         let held = server.commands.held();
-        let talk = Talk { server, stream, session, replies: Replies::default(), input: Vec::new(), held };
+        let talk = Talk {
+            server,
+            stream,
+            session,
+            replies: Replies::default(),
+            input: Vec::new(),
+            held,
+        };
         let known = Arc::clone(&ending);
-        Self { talking: Box::pin(async move { talk.run(&known).await }), ending }
+        Self {
+            talking: Box::pin(async move { talk.run(&known).await }),
+            ending,
+        }
     }
 }
 
@@ -118,7 +135,11 @@ impl Talk {
         let mut ended = std::pin::pin!(ending.begins.notified());
         loop {
             // Where there is no room for more at a time, commands are read in smaller parts.
-            if chunk > FREE && !self.held.resize((self.input.len() + chunk).saturating_sub(FREE)) {
+            if chunk > FREE
+                && !self
+                    .held
+                    .resize((self.input.len() + chunk).saturating_sub(FREE))
+            {
                 chunk = FREE;
             }
             self.input.reserve(chunk);
@@ -132,7 +153,9 @@ impl Talk {
             };
             match read {
                 Ok(0) | Err(_) => return,
-                Ok(read) if read == room && self.session.may_check => chunk = MOST_READ.min(chunk * 2),
+                Ok(read) if read == room && self.session.may_check => {
+                    chunk = MOST_READ.min(chunk * 2)
+                }
                 Ok(_) => {}
             }
             let answered = self.answer();
@@ -177,7 +200,10 @@ impl Talk {
         let begun = server.clock.now();
         let input = std::mem::take(&mut self.input);
         self.session.may_check = self.session.may(&live, Scope::Check);
-        let mut batch = Batch { server: &server, asked: SmallVec::new() };
+        let mut batch = Batch {
+            server: &server,
+            asked: SmallVec::new(),
+        };
         let (mut at, mut count) = (0, 0);
         let then = loop {
             match frame::read(&input[at..]) {
@@ -213,8 +239,14 @@ impl Talk {
             self.stream.watch().end();
         }
         drop(batch);
-        let after = server.clock.now().as_nanos().saturating_sub(begun.as_nanos());
-        server.metrics.answered(Spoken::Resp, count, Duration::from_nanos(after));
+        let after = server
+            .clock
+            .now()
+            .as_nanos()
+            .saturating_sub(begun.as_nanos());
+        server
+            .metrics
+            .answered(Spoken::Resp, count, Duration::from_nanos(after));
         let is_sent = self.send().await.is_ok();
         // Who is slow to read these has not begun to be slow to ask.
         self.keep_rest(input, at);
@@ -264,11 +296,18 @@ impl Talk {
         self.input = input;
     }
 
-    async fn command<'i>(&mut self, words: Words<'i>, is_line: bool, batch: &mut Batch<'_, 'i>, live: &Live) -> Then {
+    async fn command<'i>(
+        &mut self,
+        words: Words<'i>,
+        is_line: bool,
+        batch: &mut Batch<'_, 'i>,
+        live: &Live,
+    ) -> Then {
         if is_line && !is_typed(&words) {
             batch.flush(&mut self.replies).await;
             self.server.metrics.refused(Spoken::Resp);
-            self.replies.error("ERR this is neither RESP nor a command: expected a Redis client");
+            self.replies
+                .error("ERR this is neither RESP nor a command: expected a Redis client");
             return Then::CloseUnread;
         }
         if let Some(form) = Form::of(words[0]) {
@@ -299,14 +338,29 @@ impl Talk {
         if self.replies.bytes.get(at) == Some(&b'-') {
             self.server.metrics.refused(Spoken::Resp);
         }
-        if is_line && self.replies.bytes.get(at..).is_some_and(|reply| reply.starts_with(b"-ERR unknown command")) {
+        if is_line
+            && self
+                .replies
+                .bytes
+                .get(at..)
+                .is_some_and(|reply| reply.starts_with(b"-ERR unknown command"))
+        {
             return Then::CloseUnread;
         }
-        if self.replies.bytes.get(at..).is_some_and(|reply| reply.starts_with(b"-WRONGPASS")) {
+        if self
+            .replies
+            .bytes
+            .get(at..)
+            .is_some_and(|reply| reply.starts_with(b"-WRONGPASS"))
+        {
             tokio::time::sleep(FAILED_AUTH_DELAY).await;
             self.session.failures += 1;
         }
-        if self.session.failures >= MOST_FAILURES { Then::CloseUnread } else { then }
+        if self.session.failures >= MOST_FAILURES {
+            Then::CloseUnread
+        } else {
+            then
+        }
     }
 
     /// `DEL key …`: forgets what keys have used.
@@ -315,12 +369,15 @@ impl Talk {
             return self.replies.error(text);
         }
         if keys.is_empty() {
-            return self.replies.error("ERR wrong number of arguments for 'del' command");
+            return self
+                .replies
+                .error("ERR wrong number of arguments for 'del' command");
         }
         match forget(keys, live).await {
             Ok(()) => {
                 tracing::info!(keys = keys.len(), "keys were reset by DEL");
-                self.replies.integer(i64::try_from(keys.len()).unwrap_or(i64::MAX));
+                self.replies
+                    .integer(i64::try_from(keys.len()).unwrap_or(i64::MAX));
             }
             Err(error) => self.replies.error(&format!("ERR {error}")),
         }
@@ -343,7 +400,10 @@ impl Talk {
 /// after it may look like commands, so the connection is closed, as it is after a line with an unknown command.
 fn is_typed(words: &Words<'_>) -> bool {
     let is_http = words.len() > 2 && words.last().is_some_and(|word| word.starts_with(b"HTTP/"));
-    let is_text = |word: &&[u8]| word.iter().all(|byte| !byte.is_ascii_control() && byte.is_ascii());
+    let is_text = |word: &&[u8]| {
+        word.iter()
+            .all(|byte| !byte.is_ascii_control() && byte.is_ascii())
+    };
     !is_http && words.iter().all(is_text)
 }
 
@@ -352,8 +412,14 @@ async fn forget(keys: &[&[u8]], live: &Live) -> Result<(), CheckError> {
         Key::new(key)?;
     }
     // A key has one bucket, whatever its rate: any will do.
-    let any = BucketNumbers { burst: 1, count: 1, period: Duration::from_secs(1) };
-    let Ok(limiter) = any.find(&live.gate) else { return Ok(()) };
+    let any = BucketNumbers {
+        burst: 1,
+        count: 1,
+        period: Duration::from_secs(1),
+    };
+    let Ok(limiter) = any.find(&live.gate) else {
+        return Ok(());
+    };
     for key in keys {
         limiter.reset(key).await?;
     }

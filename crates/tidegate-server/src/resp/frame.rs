@@ -61,7 +61,10 @@ fn array(bytes: &[u8]) -> Frame<'_> {
             Head::Partial => return Frame::Partial,
             Head::Bad => return Frame::Bad("Protocol error: invalid bulk length"),
         };
-        let Some(length) = usize::try_from(length).ok().filter(|length| *length <= MAX_WORD) else {
+        let Some(length) = usize::try_from(length)
+            .ok()
+            .filter(|length| *length <= MAX_WORD)
+        else {
             return Frame::Bad("Protocol error: invalid bulk length, at most 8192 bytes are read");
         };
         let end = begin + length;
@@ -87,7 +90,11 @@ enum Head {
 fn head(bytes: &[u8], begin: usize) -> Head {
     let text = bytes.get(begin..).unwrap_or_default();
     let text = &text[..text.len().min(MAX_HEAD)];
-    let (sign, digits_at) = if text.first() == Some(&b'-') { (-1, 1) } else { (1, 0) };
+    let (sign, digits_at) = if text.first() == Some(&b'-') {
+        (-1, 1)
+    } else {
+        (1, 0)
+    };
     let mut number: i64 = 0;
     for (at, byte) in text.iter().enumerate().skip(digits_at) {
         match byte {
@@ -102,7 +109,11 @@ fn head(bytes: &[u8], begin: usize) -> Head {
             _ => return Head::Bad,
         }
     }
-    if text.len() < MAX_HEAD { Head::Partial } else { Head::Bad }
+    if text.len() < MAX_HEAD {
+        Head::Partial
+    } else {
+        Head::Bad
+    }
 }
 
 /// `PING\r\n`: words between spaces, in quotes where they have spaces.
@@ -129,7 +140,9 @@ fn words(mut text: &[u8]) -> Option<Words<'_>> {
     let mut words = Words::new();
     loop {
         text = text.trim_ascii_start();
-        let Some(first) = text.first() else { return Some(words) };
+        let Some(first) = text.first() else {
+            return Some(words);
+        };
         let (word, rest) = if let b'"' | b'\'' = first {
             let inner = &text[1..];
             let end = inner.iter().position(|byte| byte == first)?;
@@ -139,7 +152,10 @@ fn words(mut text: &[u8]) -> Option<Words<'_>> {
             }
             (&inner[..end], rest)
         } else {
-            let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
+            let end = text
+                .iter()
+                .position(u8::is_ascii_whitespace)
+                .unwrap_or(text.len());
             text.split_at(end)
         };
         words.push(word);
@@ -158,7 +174,10 @@ mod tests {
         match read(bytes) {
             Frame::Command(words, end) => {
                 assert_eq!(end, bytes.len());
-                words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+                words
+                    .iter()
+                    .map(|word| String::from_utf8_lossy(word).into_owned())
+                    .collect()
             }
             other => panic!("{other:?}"),
         }
@@ -177,7 +196,8 @@ mod tests {
 
     #[test]
     fn every_beginning_of_a_command_is_one() {
-        let good = b"*5\r\n$11\r\nCL.THROTTLE\r\n$7\r\nuser123\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n";
+        let good =
+            b"*5\r\n$11\r\nCL.THROTTLE\r\n$7\r\nuser123\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n";
         for end in 0..good.len() {
             assert_eq!(read(&good[..end]), Frame::Partial, "{end}");
         }
@@ -211,11 +231,18 @@ mod tests {
             b"echo \"a\"b\r\n",
         ];
         for bytes in bad {
-            assert!(matches!(read(bytes), Frame::Bad(_)), "{:?}", String::from_utf8_lossy(bytes));
+            assert!(
+                matches!(read(bytes), Frame::Bad(_)),
+                "{:?}",
+                String::from_utf8_lossy(bytes)
+            );
         }
         assert!(matches!(read(&[b'x'; MAX_LINE + 2]), Frame::Bad(_)));
         assert_eq!(read(&[b'x'; MAX_LINE]), Frame::Partial);
-        assert!(matches!(read(&[&b"a ".repeat(17)[..], b"\r\n"].concat()), Frame::Bad(_)));
+        assert!(matches!(
+            read(&[&b"a ".repeat(17)[..], b"\r\n"].concat()),
+            Frame::Bad(_)
+        ));
     }
 
     #[test]
@@ -224,7 +251,9 @@ mod tests {
         let alphabet = b"*$:+-\r\n0123456789 PING\"'\0\xff";
         for _ in 0..200_000 {
             let length = random.usize(0..40);
-            let bytes: Vec<u8> = (0..length).map(|_| alphabet[random.usize(0..alphabet.len())]).collect();
+            let bytes: Vec<u8> = (0..length)
+                .map(|_| alphabet[random.usize(0..alphabet.len())])
+                .collect();
             if let Frame::Command(words, end) = read(&bytes) {
                 assert!(end <= bytes.len() && !words.is_empty());
             }

@@ -30,7 +30,13 @@ impl Protocol for Resp {
     fn times(&self, server: &Server) -> Times {
         let config = &server.live().config;
         let (head, write) = (config.bounds.head_timeout.0, config.bounds.write_timeout.0);
-        Times { head, idle: config.resp.idle_timeout.0, write, linger: config.bounds.linger(), may_be_http2: false }
+        Times {
+            head,
+            idle: config.resp.idle_timeout.0,
+            write,
+            linger: config.bounds.linger(),
+            may_be_http2: false,
+        }
     }
 
     fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections> {

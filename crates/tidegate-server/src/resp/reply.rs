@@ -26,9 +26,15 @@ impl Replies {
     /// What went wrong. Whatever a client has sent of it stands on one line, and is cut.
     pub(super) fn error(&mut self, text: &str) {
         self.bytes.push(b'-');
-        let shown = text.chars().take(400).map(|c| if c.is_control() { '?' } else { c });
+        let shown = text
+            .chars()
+            .take(400)
+            .map(|c| if c.is_control() { '?' } else { c });
         let mut buffer = [0; 4];
-        shown.for_each(|c| self.bytes.extend_from_slice(c.encode_utf8(&mut buffer).as_bytes()));
+        shown.for_each(|c| {
+            self.bytes
+                .extend_from_slice(c.encode_utf8(&mut buffer).as_bytes())
+        });
         self.end();
     }
 
@@ -45,7 +51,11 @@ impl Replies {
     }
 
     pub(super) fn null(&mut self, version: Version) {
-        self.bytes.extend_from_slice(if version == Version::Two { b"$-1\r\n" } else { b"_\r\n" });
+        self.bytes.extend_from_slice(if version == Version::Two {
+            b"$-1\r\n"
+        } else {
+            b"_\r\n"
+        });
     }
 
     /// The head of so many replies.
@@ -76,7 +86,8 @@ impl Replies {
 
     #[inline]
     fn number(&mut self, number: impl itoa::Integer) {
-        self.bytes.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        self.bytes
+            .extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         self.end();
     }
 

@@ -48,17 +48,28 @@ impl Form {
     }
 
     fn error(self, text: &str) -> String {
-        let kind = if self == Self::Cell { "Cell error:" } else { "ERR" };
+        let kind = if self == Self::Cell {
+            "Cell error:"
+        } else {
+            "ERR"
+        };
         format!("{kind} {text}")
     }
 
     fn integer(self, word: &[u8]) -> Result<i64, String> {
         // One that Rust would read, and nobody has written.
-        let digits = std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'));
-        digits.and_then(|text| text.parse().ok()).ok_or_else(|| match self {
-            Self::Cell => format!("Cell error: Couldn't parse as integer: {}", String::from_utf8_lossy(shown(word))),
-            Self::Gcra | Self::Crab => "ERR value is not an integer or out of range".to_owned(),
-        })
+        let digits = std::str::from_utf8(word)
+            .ok()
+            .filter(|text| !text.starts_with('+'));
+        digits
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| match self {
+                Self::Cell => format!(
+                    "Cell error: Couldn't parse as integer: {}",
+                    String::from_utf8_lossy(shown(word))
+                ),
+                Self::Gcra | Self::Crab => "ERR value is not an integer or out of range".to_owned(),
+            })
     }
 
     fn count(self, word: &[u8], name: &str) -> Result<u64, String> {
@@ -72,7 +83,10 @@ impl Form {
             return self.count(word, "period").map(Duration::from_secs);
         }
         let error = || self.error("period is not a number of seconds, of at most three decimals");
-        let seconds: Cost = std::str::from_utf8(word).ok().and_then(|text| text.parse().ok()).ok_or_else(error)?;
+        let seconds: Cost = std::str::from_utf8(word)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(error)?;
         Ok(Duration::from_millis(seconds.thousandths()))
     }
 }
@@ -84,14 +98,19 @@ fn shown(word: &[u8]) -> &[u8] {
 
 impl<'a> Throttle<'a> {
     /// Reads a command. On an error nothing is asked, and the text is the reply.
-    pub(super) fn read(form: Form, words: &Words<'a>, gate: &Gate<AnyStore>) -> Result<Self, String> {
+    pub(super) fn read(
+        form: Form,
+        words: &Words<'a>,
+        gate: &Gate<AnyStore>,
+    ) -> Result<Self, String> {
         let (key, burst, count, period, quantity) = match (form, words.as_slice()) {
             (_, [_, key, burst, count, period]) => (key, burst, count, period, None),
             (Form::Cell | Form::Crab, [_, key, burst, count, period, quantity]) => {
                 (key, burst, count, period, Some(quantity))
             }
             (Form::Gcra, [_, key, burst, count, period, option, quantity])
-                if option.eq_ignore_ascii_case(b"TOKENS") || option.eq_ignore_ascii_case(b"NUM_REQUESTS") =>
+                if option.eq_ignore_ascii_case(b"TOKENS")
+                    || option.eq_ignore_ascii_case(b"NUM_REQUESTS") =>
             {
                 (key, burst, count, period, Some(quantity))
             }
@@ -106,18 +125,32 @@ impl<'a> Throttle<'a> {
         let period = form.period(period)?;
         let cost = match quantity {
             None => Cost::ONE,
-            Some(word) => {
-                Cost::try_from(form.count(word, "quantity")?).map_err(|error| form.error(&error.to_string()))?
-            }
+            Some(word) => Cost::try_from(form.count(word, "quantity")?)
+                .map_err(|error| form.error(&error.to_string()))?,
         };
         if count == 0 || period.is_zero() {
             return Err(form.error("Zero rates are not supported"));
         }
         // Of redis-cell and Redis it is what may come at once beside the one that may always.
-        let burst = if form == Form::Crab { burst } else { burst.saturating_add(1) };
-        let numbers = BucketNumbers { burst, count, period };
-        let limiter = numbers.find(gate).map_err(|error| form.error(&error.to_string()))?;
-        Ok(Self { form, key, cost, limiter })
+        let burst = if form == Form::Crab {
+            burst
+        } else {
+            burst.saturating_add(1)
+        };
+        let numbers = BucketNumbers {
+            burst,
+            count,
+            period,
+        };
+        let limiter = numbers
+            .find(gate)
+            .map_err(|error| form.error(&error.to_string()))?;
+        Ok(Self {
+            form,
+            key,
+            cost,
+            limiter,
+        })
     }
 }
 
@@ -133,8 +166,20 @@ impl Form {
             Outcome::Allowed { .. } | Outcome::NeverAllowed => -1,
         };
         match self {
-            Self::Cell | Self::Gcra => [i64::from(decision.is_denied()), limit, remaining, retry, reset],
-            Self::Crab => [i64::from(decision.is_allowed()), limit, remaining, reset, retry],
+            Self::Cell | Self::Gcra => [
+                i64::from(decision.is_denied()),
+                limit,
+                remaining,
+                retry,
+                reset,
+            ],
+            Self::Crab => [
+                i64::from(decision.is_allowed()),
+                limit,
+                remaining,
+                reset,
+                retry,
+            ],
         }
     }
 }

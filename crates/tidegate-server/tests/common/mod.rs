@@ -27,7 +27,12 @@ pub(crate) struct TestServer {
 pub(crate) fn config(text: &str) -> Config {
     let folder = Folder::new();
     let file = Some(folder.write("tidegate.toml", text).into());
-    let mut config = Source { file, ..Source::default() }.load().unwrap_or_else(|error| panic!("{error}"));
+    let mut config = Source {
+        file,
+        ..Source::default()
+    }
+    .load()
+    .unwrap_or_else(|error| panic!("{error}"));
     config.http.listen = Listen::local(0);
     config.resp.listen = Listen::local(0);
     config.admin.listen = Listen::local(0);
@@ -36,7 +41,10 @@ pub(crate) fn config(text: &str) -> Config {
 
 /// Counts on this Redis, however slow the machine is: what is late would be decided without it.
 pub(crate) fn on_redis(redis: &RedisServer) -> String {
-    format!("store.url = \"redis://127.0.0.1:{}/?timeout=5s\"\n", redis.port())
+    format!(
+        "store.url = \"redis://127.0.0.1:{}/?timeout=5s\"\n",
+        redis.port()
+    )
 }
 
 impl TestServer {
@@ -68,10 +76,18 @@ impl TestServer {
 
     fn launch(config: Config, clock: Option<ManualClock>) -> Self {
         let listeners = Listeners::bind(&config).unwrap();
-        let (http, resp, admin) = (listeners.http().unwrap(), listeners.resp().unwrap(), listeners.admin().unwrap());
+        let (http, resp, admin) = (
+            listeners.http().unwrap(),
+            listeners.resp().unwrap(),
+            listeners.admin().unwrap(),
+        );
         let (end, ended) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .unwrap();
             let shutdown = async { drop(ended.await) };
             let result = runtime.block_on(async {
                 match clock {
@@ -81,7 +97,13 @@ impl TestServer {
             });
             result.unwrap_or_else(|error| panic!("{error}"));
         });
-        Self { http, resp, admin, end: Some(end), thread: Some(thread) }
+        Self {
+            http,
+            resp,
+            admin,
+            end: Some(end),
+            thread: Some(thread),
+        }
     }
 
     pub(crate) fn client(&self) -> HttpClient {
@@ -99,8 +121,13 @@ impl TestServer {
     /// The figure of a metric, with its labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = self.admin().get("/metrics").unwrap().body;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value
+            .unwrap_or_else(|| panic!("no {name} in {text}"))
+            .parse()
+            .unwrap()
     }
 
     pub(crate) fn resp(&self) -> RespClient {
@@ -127,7 +154,9 @@ impl RespClient {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
         Self(stream)
     }
 
@@ -139,8 +168,15 @@ impl RespClient {
     pub(crate) fn expect(&mut self, command: &[u8], reply: &str) {
         self.send(command);
         let mut bytes = vec![0; reply.len()];
-        self.0.read_exact(&mut bytes).unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(command)));
-        assert_eq!(String::from_utf8_lossy(&bytes), reply, "{:?}", String::from_utf8_lossy(command));
+        self.0
+            .read_exact(&mut bytes)
+            .unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(command)));
+        assert_eq!(
+            String::from_utf8_lossy(&bytes),
+            reply,
+            "{:?}",
+            String::from_utf8_lossy(command)
+        );
     }
 
     /// Five integers.
@@ -162,7 +198,9 @@ impl RespClient {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             let mut byte = [0];
-            self.0.read_exact(&mut byte).unwrap_or_else(|error| panic!("{error} after {line:?}"));
+            self.0
+                .read_exact(&mut byte)
+                .unwrap_or_else(|error| panic!("{error} after {line:?}"));
             line.push(byte[0]);
         }
         String::from_utf8_lossy(&line).trim_end().to_owned()
@@ -179,21 +217,40 @@ impl RespClient {
 
 /// A command as clients write it.
 pub(crate) fn command(words: &[&str]) -> Vec<u8> {
-    let parts: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    let parts: Vec<String> = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
+        .collect();
     let count = parts.len();
     format!("*{count}\r\n{}", parts.concat()).into_bytes()
 }
 
 /// Policies, and one key whose count is to stay as it is.
 pub(crate) fn canary_server() -> TestServer {
-    let server = TestServer::start(config("[policies.api]\nlimits = \"fixed_window 100/300 days\"\n"));
-    assert_eq!(server.post("/v1/check", r#"{"policy": "api", "key": "canary", "cost": 3}"#).json()["remaining"], 97);
+    let server = TestServer::start(config(
+        "[policies.api]\nlimits = \"fixed_window 100/300 days\"\n",
+    ));
+    assert_eq!(
+        server
+            .post(
+                "/v1/check",
+                r#"{"policy": "api", "key": "canary", "cost": 3}"#
+            )
+            .json()["remaining"],
+        97
+    );
     server
 }
 
 /// Nothing has been kept but the one key, which has what it had.
 pub(crate) fn assert_unharmed(server: &TestServer, after: &str) {
-    assert_eq!(server.post("/v1/peek", r#"{"policy": "api", "key": "canary"}"#).json()["remaining"], 97, "{after}");
+    assert_eq!(
+        server
+            .post("/v1/peek", r#"{"policy": "api", "key": "canary"}"#)
+            .json()["remaining"],
+        97,
+        "{after}"
+    );
     assert_eq!(server.metric("tidegate_memory_keys"), 1, "{after}");
     assert_eq!(server.metric("tidegate_panics_total"), 0, "{after}");
 }

@@ -6,14 +6,31 @@ use crate::common::{RespClient, TestServer, assert_unharmed, canary_server, conf
 use tidegate_testkit::http::HttpClient;
 
 /// Sends a body to a path and looks at what is said of it.
-fn assert_refused(server: &TestServer, client: &mut HttpClient, path: &str, body: &str, status: u16) {
+fn assert_refused(
+    server: &TestServer,
+    client: &mut HttpClient,
+    path: &str,
+    body: &str,
+    status: u16,
+) {
     let shown = &body[..body.char_indices().nth(80).map_or(body.len(), |(at, _)| at)];
-    let answer = client.post(path, body).unwrap_or_else(|error| panic!("{path} {shown}: {error}"));
+    let answer = client
+        .post(path, body)
+        .unwrap_or_else(|error| panic!("{path} {shown}: {error}"));
     assert_eq!(answer.status, status, "{path} {shown}: {}", answer.body);
-    assert_eq!(answer.field("content-type"), Some("application/problem+json"), "{path} {shown}");
+    assert_eq!(
+        answer.field("content-type"),
+        Some("application/problem+json"),
+        "{path} {shown}"
+    );
     let told = answer.json();
     assert_eq!(told["status"], status, "{path} {shown}");
-    assert!(told["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{path} {shown}: {told}");
+    assert!(
+        told["detail"]
+            .as_str()
+            .is_some_and(|detail| detail.len() > 10),
+        "{path} {shown}: {told}"
+    );
     // What was refused unread ends the connection.
     if answer.field("connection") == Some("close") || status == 413 {
         *client = server.client();
@@ -71,9 +88,18 @@ fn costs() {
     let mut count = 0;
     for cost in costs {
         for (path, body) in [
-            ("/v1/check", format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#)),
-            ("/v1/refund", format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#)),
-            ("/v1/check", format!(r#"{{"limits": "5/minute", "key": "new", "cost": {cost}}}"#)),
+            (
+                "/v1/check",
+                format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#),
+            ),
+            (
+                "/v1/refund",
+                format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#),
+            ),
+            (
+                "/v1/check",
+                format!(r#"{{"limits": "5/minute", "key": "new", "cost": {cost}}}"#),
+            ),
             (
                 "/v1/check:batch",
                 format!(
@@ -85,14 +111,30 @@ fn costs() {
             count += 1;
         }
     }
-    assert_refused(&server, &mut client, "/v1/check", r#"{"policy": "api", "key": "k", "cost": 1, "cost": 1}"#, 400);
-    assert_refused(&server, &mut client, "/v1/peek", r#"{"policy": "api", "key": "k", "cost": 1}"#, 400);
+    assert_refused(
+        &server,
+        &mut client,
+        "/v1/check",
+        r#"{"policy": "api", "key": "k", "cost": 1, "cost": 1}"#,
+        400,
+    );
+    assert_refused(
+        &server,
+        &mut client,
+        "/v1/peek",
+        r#"{"policy": "api", "key": "k", "cost": 1}"#,
+        400,
+    );
     assert!(count >= 150);
     assert_unharmed(&server, "costs");
     // What is not bad, though it looks so.
     for cost in ["0", "0.000"] {
         let body = format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#);
-        assert_eq!(server.post("/v1/check", &body).json()["remaining"], 97, "{cost}");
+        assert_eq!(
+            server.post("/v1/check", &body).json()["remaining"],
+            97,
+            "{cost}"
+        );
     }
 }
 
@@ -143,7 +185,13 @@ fn limits_and_periods() {
     for text in limits {
         let limits = serde_json::Value::from(text);
         for path in ["/v1/check", "/v1/peek", "/v1/refund"] {
-            assert_refused(&server, &mut client, path, &format!(r#"{{"limits": {limits}, "key": "k"}}"#), 400);
+            assert_refused(
+                &server,
+                &mut client,
+                path,
+                &format!(r#"{{"limits": {limits}, "key": "k"}}"#),
+                400,
+            );
         }
     }
     for body in [
@@ -162,7 +210,13 @@ fn limits_and_periods() {
         assert_refused(&server, &mut client, "/v1/check", body, 400);
     }
     for name in ["nobody", "API", "", "api ", "../api", "a\\u0000b"] {
-        assert_refused(&server, &mut client, "/v1/check", &format!(r#"{{"policy": "{name}", "key": "k"}}"#), 404);
+        assert_refused(
+            &server,
+            &mut client,
+            "/v1/check",
+            &format!(r#"{{"policy": "{name}", "key": "k"}}"#),
+            404,
+        );
     }
     assert_unharmed(&server, "limits");
 }
@@ -172,17 +226,42 @@ fn keys() {
     let server = canary_server();
     let mut client = server.client();
     let (long, longer) = ("k".repeat(8_193), "k".repeat(1 << 20));
-    for (key, status) in
-        [("\"\"", 400), ("null", 400), ("1", 400), ("[]", 400), ("\"\\ud800\"", 400), ("\"a\nb\"", 400)]
-    {
-        assert_refused(&server, &mut client, "/v1/check", &format!(r#"{{"policy": "api", "key": {key}}}"#), status);
+    for (key, status) in [
+        ("\"\"", 400),
+        ("null", 400),
+        ("1", 400),
+        ("[]", 400),
+        ("\"\\ud800\"", 400),
+        ("\"a\nb\"", 400),
+    ] {
+        assert_refused(
+            &server,
+            &mut client,
+            "/v1/check",
+            &format!(r#"{{"policy": "api", "key": {key}}}"#),
+            status,
+        );
     }
-    assert_refused(&server, &mut client, "/v1/check", &format!(r#"{{"policy": "api", "key": "{long}"}}"#), 400);
-    assert_refused(&server, &mut client, "/v1/check", &format!(r#"{{"policy": "api", "key": "{longer}"}}"#), 413);
+    assert_refused(
+        &server,
+        &mut client,
+        "/v1/check",
+        &format!(r#"{{"policy": "api", "key": "{long}"}}"#),
+        400,
+    );
+    assert_refused(
+        &server,
+        &mut client,
+        "/v1/check",
+        &format!(r#"{{"policy": "api", "key": "{longer}"}}"#),
+        413,
+    );
     let name = "n".repeat(257);
     for field in ["policy", "tier", "tenant"] {
-        let body = format!(r#"{{"policy": "api", "key": "k", "{field}": "{name}"}}"#)
-            .replace(r#""policy": "api", "key": "k", "policy""#, r#""key": "k", "policy""#);
+        let body = format!(r#"{{"policy": "api", "key": "k", "{field}": "{name}"}}"#).replace(
+            r#""policy": "api", "key": "k", "policy""#,
+            r#""key": "k", "policy""#,
+        );
         assert_refused(&server, &mut client, "/v1/check", &body, 400);
     }
     assert_unharmed(&server, "keys");
@@ -210,8 +289,17 @@ fn keys() {
         &"k".repeat(8_192),
     ];
     for key in odd {
-        let answer = client.post("/v1/check", &format!(r#"{{"policy": "api", "key": "{key}"}}"#)).unwrap();
-        assert_eq!((answer.status, &answer.json()["remaining"]), (200, &99.into()), "{key}");
+        let answer = client
+            .post(
+                "/v1/check",
+                &format!(r#"{{"policy": "api", "key": "{key}"}}"#),
+            )
+            .unwrap();
+        assert_eq!(
+            (answer.status, &answer.json()["remaining"]),
+            (200, &99.into()),
+            "{key}"
+        );
     }
 }
 
@@ -220,7 +308,11 @@ fn bodies() {
     let server = canary_server();
     let mut client = server.client();
     let (deep, deep_objects) = ("[".repeat(10_000), "{\"a\":".repeat(2_000));
-    let nested = format!(r#"{{"policy": "api", "key": "k", "cost": {}1{}}}"#, "[".repeat(5_000), "]".repeat(5_000));
+    let nested = format!(
+        r#"{{"policy": "api", "key": "k", "cost": {}1{}}}"#,
+        "[".repeat(5_000),
+        "]".repeat(5_000)
+    );
     let bodies = [
         "",
         " ",
@@ -269,15 +361,30 @@ fn bodies() {
     let body = r#"{"checks": [{"policy": "api", "key": "k"}, {"policy": "nobody", "key": "k"}]}"#;
     assert_refused(&server, &mut client, "/v1/check:batch", body, 404);
     let many = vec![r#"{"policy": "api", "key": "k"}"#; 1_001].join(",");
-    assert_refused(&server, &mut client, "/v1/check:batch", &format!("{{\"checks\": [{many}]}}"), 400);
-    let large = format!(r#"{{"policy": "api", "key": "k", "x": "{}"}}"#, "x".repeat(20_000));
+    assert_refused(
+        &server,
+        &mut client,
+        "/v1/check:batch",
+        &format!("{{\"checks\": [{many}]}}"),
+        400,
+    );
+    let large = format!(
+        r#"{{"policy": "api", "key": "k", "x": "{}"}}"#,
+        "x".repeat(20_000)
+    );
     assert_refused(&server, &mut client, "/v1/check", &large, 413);
     // In UTF-16, and not in UTF-8 at all.
-    for bytes in
-        [&b"\xff\xfe{\0}\0"[..], b"{\"policy\": \"api\", \"key\": \"\xff\xfe\"}", b"\0", b"{\"key\": \"\xed\xa0\x80\"}"]
-    {
+    for bytes in [
+        &b"\xff\xfe{\0}\0"[..],
+        b"{\"policy\": \"api\", \"key\": \"\xff\xfe\"}",
+        b"\0",
+        b"{\"key\": \"\xed\xa0\x80\"}",
+    ] {
         let mut client = server.client();
-        let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", bytes.len());
+        let head = format!(
+            "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+            bytes.len()
+        );
         client.send(&[head.as_bytes(), bytes].concat()).unwrap();
         assert_eq!(client.receive().unwrap().status, 400);
     }
@@ -290,10 +397,17 @@ fn heads() {
     let good = r#"{"policy": "api", "key": "canary"}"#;
     let post = |path: &str, fields: &str| {
         let length = good.len();
-        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{fields}\r\n{good}")
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{fields}\r\n{good}"
+        )
     };
-    let (long_path, long_field) = ("/".to_owned() + &"x".repeat(100_000), format!("x: {}\r\n", "y".repeat(65_000)));
-    let many_fields: String = (0..200).map(|number| format!("x-{number}: 1\r\n")).collect();
+    let (long_path, long_field) = (
+        "/".to_owned() + &"x".repeat(100_000),
+        format!("x: {}\r\n", "y".repeat(65_000)),
+    );
+    let many_fields: String = (0..200)
+        .map(|number| format!("x-{number}: 1\r\n"))
+        .collect();
     let cases: Vec<(String, &[u16])> = vec![
         (post("/v1/check", "content-encoding: gzip\r\n"), &[415]),
         (post("/v1/check?status=200", ""), &[400]),
@@ -359,29 +473,48 @@ fn heads() {
         let shown: String = bytes.chars().take(80).collect();
         let mut client = server.client();
         let _ = client.send(bytes.as_bytes());
-        let answer = client.receive().unwrap_or_else(|error| panic!("{shown:?}: {error}"));
+        let answer = client
+            .receive()
+            .unwrap_or_else(|error| panic!("{shown:?}: {error}"));
         assert!(statuses.contains(&answer.status), "{shown:?}: {answer:?}");
-        assert_eq!(answer.field("content-type"), Some("application/problem+json"), "{shown:?}: {answer:?}");
+        assert_eq!(
+            answer.field("content-type"),
+            Some("application/problem+json"),
+            "{shown:?}: {answer:?}"
+        );
         assert_eq!(answer.json()["status"], answer.status, "{shown:?}");
     }
     // Behind a good one.
     let mut client = server.client();
-    client.send((post("/v1/peek", "") + "hello\r\n\r\n").as_bytes()).unwrap();
+    client
+        .send((post("/v1/peek", "") + "hello\r\n\r\n").as_bytes())
+        .unwrap();
     assert_eq!(client.receive().unwrap().status, 200);
     let refused = client.receive().unwrap();
-    assert_eq!((refused.status, &refused.json()["status"]), (400, &400.into()));
+    assert_eq!(
+        (refused.status, &refused.json()["status"]),
+        (400, &400.into())
+    );
     assert_unharmed(&server, "heads");
 }
 
 #[test]
 fn bodies_that_do_not_come() {
-    let server = TestServer::start(config("bounds.body_timeout = \"200ms\"\n[policies.api]\nlimits = \"5/day\"\n"));
+    let server = TestServer::start(config(
+        "bounds.body_timeout = \"200ms\"\n[policies.api]\nlimits = \"5/day\"\n",
+    ));
     for head in ["", "expect: 100-continue\r\n"] {
         let mut client = server.client();
-        let request = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n{head}\r\n");
+        let request = format!(
+            "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n{head}\r\n"
+        );
         client.send(request.as_bytes()).unwrap();
         let answer = client.receive().unwrap();
-        assert_eq!((answer.status, &answer.json()["title"]), (408, &"Request Timeout".into()), "{head}");
+        assert_eq!(
+            (answer.status, &answer.json()["title"]),
+            (408, &"Request Timeout".into()),
+            "{head}"
+        );
     }
     assert_eq!(server.metric("tidegate_memory_keys"), 0);
 }
@@ -394,7 +527,11 @@ fn streams_that_are_reset() {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
     };
-    let mut bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[])].concat();
+    let mut bytes = [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        &frame(4, 0, 0, &[]),
+    ]
+    .concat();
     for number in 0..5_000 {
         let stream = 2 * number + 1;
         // POST, http, /: by their places in the table that everybody knows.

@@ -53,14 +53,23 @@ fn commands_that_are_none() {
     ]
     .map(<[u8]>::to_vec)
     .to_vec();
-    cases.extend([1, 2, 10, 128, 2_000].map(|depth| if depth == 1 { b"*1\r\n*1\r\n".to_vec() } else { nested(depth) }));
+    cases.extend([1, 2, 10, 128, 2_000].map(|depth| {
+        if depth == 1 {
+            b"*1\r\n*1\r\n".to_vec()
+        } else {
+            nested(depth)
+        }
+    }));
     cases.extend([huge, command(&words), vec![b'x'; 64 * 1024]]);
     for bytes in cases {
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
         let mut client = server.resp();
         client.send(&bytes);
         let reply = client.rest();
-        assert!(reply.starts_with("-ERR Protocol error: ") && reply.ends_with("\r\n"), "{shown:?}: {reply:?}");
+        assert!(
+            reply.starts_with("-ERR Protocol error: ") && reply.ends_with("\r\n"),
+            "{shown:?}: {reply:?}"
+        );
         assert_eq!(reply.matches("\r\n").count(), 1, "{shown:?}: {reply:?}");
     }
     assert_unharmed(&server, "commands that are none");
@@ -110,7 +119,11 @@ fn arguments_that_are_none() {
                 };
                 client.send(&command(&words));
                 let line = client.line();
-                let kind = if name == "CL.THROTTLE" { "-Cell error: " } else { "-ERR " };
+                let kind = if name == "CL.THROTTLE" {
+                    "-Cell error: "
+                } else {
+                    "-ERR "
+                };
                 assert!(line.starts_with(kind), "{words:?}: {line}");
                 count += 1;
             }
@@ -126,12 +139,26 @@ fn arguments_that_are_none() {
     ] {
         client.expect(&command(words), usage);
     }
-    client
-        .expect(&command(&["CL.THROTTLE", "k", "abc", "30", "60"]), "-Cell error: Couldn't parse as integer: abc\r\n");
-    client.expect(&command(&["CL.THROTTLE", "k", "0", "0", "60"]), "-Cell error: Zero rates are not supported\r\n");
-    client.expect(&command(&["CL.THROTTLE", "k", "0", "1", "0"]), "-Cell error: Zero rates are not supported\r\n");
-    client.expect(&command(&["CL.THROTTLE", "", "1", "1", "1"]), "-Cell error: the key is empty\r\n");
-    client.expect(&command(&["GCRA", "k", "1", "1", "1", "TOKEN", "1"]), "-ERR syntax error\r\n");
+    client.expect(
+        &command(&["CL.THROTTLE", "k", "abc", "30", "60"]),
+        "-Cell error: Couldn't parse as integer: abc\r\n",
+    );
+    client.expect(
+        &command(&["CL.THROTTLE", "k", "0", "0", "60"]),
+        "-Cell error: Zero rates are not supported\r\n",
+    );
+    client.expect(
+        &command(&["CL.THROTTLE", "k", "0", "1", "0"]),
+        "-Cell error: Zero rates are not supported\r\n",
+    );
+    client.expect(
+        &command(&["CL.THROTTLE", "", "1", "1", "1"]),
+        "-Cell error: the key is empty\r\n",
+    );
+    client.expect(
+        &command(&["GCRA", "k", "1", "1", "1", "TOKEN", "1"]),
+        "-ERR syntax error\r\n",
+    );
     for words in [
         ["CL.THROTTLE", "k", "9223372036854775807", "1", "60"],
         ["CL.THROTTLE", "k", "1", "9223372036854775807", "60"],
@@ -141,11 +168,17 @@ fn arguments_that_are_none() {
     ] {
         client.send(&command(&words));
         let line = client.line();
-        assert!(line.starts_with("-Cell error: ") || line.starts_with("-ERR "), "{words:?}: {line}");
+        assert!(
+            line.starts_with("-Cell error: ") || line.starts_with("-ERR "),
+            "{words:?}: {line}"
+        );
     }
     // What is repeated of a command stays on one line, and is cut.
     client.send(&command(&["X\r\n+OK", "a\r\n:1"]));
-    assert_eq!(client.line(), "-ERR unknown command 'X??+OK', with args beginning with: 'a??:1'");
+    assert_eq!(
+        client.line(),
+        "-ERR unknown command 'X??+OK', with args beginning with: 'a??:1'"
+    );
     client.send(&command(&[&"Y".repeat(8_000), "z"]));
     assert!(client.line().len() < 500);
     client.expect(b"\r\n\r\n*0\r\nPING\r\n", "+PONG\r\n");
@@ -158,7 +191,9 @@ fn ten_thousand_in_a_pipeline() {
     let mut client = server.resp();
     let one = command(&["CL.THROTTLE", "pipelined", "99", "1", "86400"]);
     let mut sender = client.0.try_clone().unwrap();
-    let sending = std::thread::spawn(move || std::io::Write::write_all(&mut sender, &one.repeat(10_000)).unwrap());
+    let sending = std::thread::spawn(move || {
+        std::io::Write::write_all(&mut sender, &one.repeat(10_000)).unwrap()
+    });
     let allowed = (0..10_000).filter(|_| client.five()[0] == 0).count();
     sending.join().unwrap();
     assert_eq!(allowed, 100);

@@ -23,27 +23,62 @@ shadow = true
 
 /// Runs a program, and answers what it prints. It must succeed.
 fn output(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {}\n{text}\n{errors}", output.status);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{text}\n{errors}",
+        output.status
+    );
     text.into_owned()
 }
 
 fn redis_cli(server: &TestServer, arguments: &[&str]) -> String {
     let port = server.resp.port().to_string();
-    output(Command::new("redis-cli").args(["-p", &port]).args(arguments))
+    output(
+        Command::new("redis-cli")
+            .args(["-p", &port])
+            .args(arguments),
+    )
 }
 
 #[test]
 fn redis_cli_as_it_is() {
     let server = TestServer::start_timeless("");
     assert_eq!(redis_cli(&server, &["PING"]), "PONG\n");
-    assert_eq!(redis_cli(&server, &["CL.THROTTLE", "user123", "15", "30", "60"]), "0\n16\n15\n-1\n2\n");
-    assert_eq!(redis_cli(&server, &["-3", "cl.throttle", "other", "0", "1", "60", "1"]), "0\n1\n0\n-1\n60\n");
-    assert_eq!(redis_cli(&server, &["-3", "cl.throttle", "other", "0", "1", "60", "1"]), "1\n1\n0\n60\n60\n");
+    assert_eq!(
+        redis_cli(&server, &["CL.THROTTLE", "user123", "15", "30", "60"]),
+        "0\n16\n15\n-1\n2\n"
+    );
+    assert_eq!(
+        redis_cli(
+            &server,
+            &["-3", "cl.throttle", "other", "0", "1", "60", "1"]
+        ),
+        "0\n1\n0\n-1\n60\n"
+    );
+    assert_eq!(
+        redis_cli(
+            &server,
+            &["-3", "cl.throttle", "other", "0", "1", "60", "1"]
+        ),
+        "1\n1\n0\n60\n60\n"
+    );
     assert_eq!(redis_cli(&server, &["DEL", "other"]), "1\n");
-    assert_eq!(redis_cli(&server, &["CL.THROTTLE", "other", "0", "1", "60"]), "0\n1\n0\n-1\n60\n");
-    assert_eq!(redis_cli(&server, &["GCRA", "g", "5", "10", "60", "TOKENS", "3"]), "0\n6\n3\n-1\n18\n");
+    assert_eq!(
+        redis_cli(&server, &["CL.THROTTLE", "other", "0", "1", "60"]),
+        "0\n1\n0\n-1\n60\n"
+    );
+    assert_eq!(
+        redis_cli(&server, &["GCRA", "g", "5", "10", "60", "TOKENS", "3"]),
+        "0\n6\n3\n-1\n18\n"
+    );
     assert!(redis_cli(&server, &["FLUSHALL"]).starts_with("ERR unknown command 'FLUSHALL'"));
     // Interactive: it asks for the documentation of all commands first.
     let typed = "printf 'PING\\nCL.THROTTLE typed 15 30 60\\nquit\\n' | redis-cli -p $0";
@@ -56,8 +91,17 @@ fn redis_benchmark_is_admitted_exactly_the_limit() {
     let server = TestServer::start(config(""));
     let port = server.resp.port().to_string();
     let arguments = ["-p", &port, "-n", "20000", "-c", "20", "-P", "16", "-q"];
-    output(Command::new("redis-benchmark").args(arguments).args(["CL.THROTTLE", "k", "999", "1", "86400"]));
-    assert_eq!(server.metric("tidegate_inline_checks_total{outcome=\"allowed\"}"), 1_000);
+    output(Command::new("redis-benchmark").args(arguments).args([
+        "CL.THROTTLE",
+        "k",
+        "999",
+        "1",
+        "86400",
+    ]));
+    assert_eq!(
+        server.metric("tidegate_inline_checks_total{outcome=\"allowed\"}"),
+        1_000
+    );
     // Pipelines are rounded up to whole ones.
     assert!(server.metric("tidegate_inline_checks_total{outcome=\"denied\"}") >= 19_000);
 }
@@ -88,7 +132,10 @@ print("good")
 fn redis_py() {
     let server = TestServer::start_timeless("");
     let port = server.resp.port().to_string();
-    assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, ""])), "good\n");
+    assert_eq!(
+        output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, ""])),
+        "good\n"
+    );
 }
 
 const NODE: &str = r#"
@@ -119,7 +166,9 @@ fn node(server: &TestServer, token: &str) -> String {
     let port = server.resp.port().to_string();
     let mut command = Command::new("node");
     // A script on standard input would be in nobody's folder.
-    command.env("NODE_PATH", tools::node_modules()).args(["-e", NODE, "--", "node", &port, token]);
+    command
+        .env("NODE_PATH", tools::node_modules())
+        .args(["-e", NODE, "--", "node", &port, token]);
     output(&mut command)
 }
 
@@ -132,14 +181,21 @@ fn ioredis_and_node_redis() {
 #[test]
 fn who_has_no_token_is_not_answered() {
     let folder = Folder::new();
-    let (check, admin) =
-        (folder.write("check", "c-secret-long-enough\n"), folder.write("admin", "a-secret-long-enough\n"));
+    let (check, admin) = (
+        folder.write("check", "c-secret-long-enough\n"),
+        folder.write("admin", "a-secret-long-enough\n"),
+    );
     let text = format!(
         "[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n[[token]]\nscopes = [\"admin\"]\nfile = \"{admin}\"\n{POLICIES}"
     );
     let server = TestServer::start_timeless(&text);
     let body = r#"{"policy": "api", "key": "k"}"#;
-    let ask = |fields: &str| server.client().post_with("/v1/check", fields, body).unwrap();
+    let ask = |fields: &str| {
+        server
+            .client()
+            .post_with("/v1/check", fields, body)
+            .unwrap()
+    };
     let twice = "authorization: Bearer c-secret-long-enough\r\nauthorization: Bearer x\r\n";
     for fields in [
         "",
@@ -149,33 +205,70 @@ fn who_has_no_token_is_not_answered() {
         twice,
     ] {
         let answer = ask(fields);
-        assert_eq!((answer.status, answer.field("www-authenticate")), (401, Some("Bearer")), "{fields}");
+        assert_eq!(
+            (answer.status, answer.field("www-authenticate")),
+            (401, Some("Bearer")),
+            "{fields}"
+        );
     }
-    assert_eq!(ask("authorization: bearer c-secret-long-enough\r\n").json()["remaining"], 99);
-    assert_eq!(ask("authorization: Bearer a-secret-long-enough\r\n").status, 403);
+    assert_eq!(
+        ask("authorization: bearer c-secret-long-enough\r\n").json()["remaining"],
+        99
+    );
+    assert_eq!(
+        ask("authorization: Bearer a-secret-long-enough\r\n").status,
+        403
+    );
     assert_eq!(server.admin().get("/metrics").unwrap().status, 401);
     assert_eq!(server.admin().get("/healthz").unwrap().status, 200);
     let reset = |fields: &str| server.admin().post_with("/v1/reset", fields, body).unwrap();
-    assert_eq!(reset("authorization: Bearer c-secret-long-enough\r\n").status, 403);
-    assert_eq!(reset("authorization: Bearer a-secret-long-enough\r\n").json()["remaining"], 100);
+    assert_eq!(
+        reset("authorization: Bearer c-secret-long-enough\r\n").status,
+        403
+    );
+    assert_eq!(
+        reset("authorization: Bearer a-secret-long-enough\r\n").json()["remaining"],
+        100
+    );
 
     let mut client = server.resp();
     client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
-    client.expect(b"CL.THROTTLE k 1 1 1\r\n", "-NOAUTH Authentication required.\r\n");
+    client.expect(
+        b"CL.THROTTLE k 1 1 1\r\n",
+        "-NOAUTH Authentication required.\r\n",
+    );
     client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
-    client.expect(b"AUTH wrong\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+    client.expect(
+        b"AUTH wrong\r\n",
+        "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+    );
     client.expect(b"AUTH default c-secret-long-enough\r\n", "+OK\r\n");
     client.expect(b"PING\r\n", "+PONG\r\n");
-    client.expect(b"DEL k\r\n", "-NOPERM keys may not be reset here: expected a token of scope admin\r\n");
+    client.expect(
+        b"DEL k\r\n",
+        "-NOPERM keys may not be reset here: expected a token of scope admin\r\n",
+    );
     client.expect(b"RESET\r\n", "+RESET\r\n");
     client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"AUTH a-secret-long-enough\r\nDEL k\r\n", "+OK\r\n:1\r\n");
-    client.expect(b"CL.THROTTLE k 1 1 1\r\n", "-NOPERM this token is not for checks: expected one of scope check\r\n");
+    client.expect(
+        b"CL.THROTTLE k 1 1 1\r\n",
+        "-NOPERM this token is not for checks: expected one of scope check\r\n",
+    );
 
     let port = server.resp.port().to_string();
-    assert_eq!(output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, "c-secret-long-enough"])), "good\n");
+    assert_eq!(
+        output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, "c-secret-long-enough"])),
+        "good\n"
+    );
     assert_eq!(node(&server, "c-secret-long-enough"), "good\n");
-    assert_eq!(redis_cli(&server, &["--no-auth-warning", "-a", "c-secret-long-enough", "PING"]), "PONG\n");
+    assert_eq!(
+        redis_cli(
+            &server,
+            &["--no-auth-warning", "-a", "c-secret-long-enough", "PING"]
+        ),
+        "PONG\n"
+    );
 }
 
 #[test]
@@ -187,10 +280,22 @@ fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
     let mut client = server.resp();
     client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"AUTH c-secret-long-enough\r\n", "+OK\r\n");
-    client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
-    assert_eq!(server.metric("tidegate_requests_refused_total{protocol=\"resp\"}"), 1);
-    client.expect(b"DEL k\r\n", "-NOPERM keys may not be reset here: expected a token of scope admin\r\n");
-    client.expect(b"CL.THROTTLE k 0 1 60\r\n", "*5\r\n:1\r\n:1\r\n:0\r\n:60\r\n:60\r\n");
+    client.expect(
+        b"CL.THROTTLE k 0 1 60\r\n",
+        "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n",
+    );
+    assert_eq!(
+        server.metric("tidegate_requests_refused_total{protocol=\"resp\"}"),
+        1
+    );
+    client.expect(
+        b"DEL k\r\n",
+        "-NOPERM keys may not be reset here: expected a token of scope admin\r\n",
+    );
+    client.expect(
+        b"CL.THROTTLE k 0 1 60\r\n",
+        "*5\r\n:1\r\n:1\r\n:0\r\n:60\r\n:60\r\n",
+    );
 }
 
 /// A denial that is remembered here is forgotten with the key, whichever thread remembers it.
@@ -206,9 +311,21 @@ fn on_redis_a_reset_is_felt_at_once() {
         client.send(b"CL.THROTTLE k 0 1 86400\r\nDEL k\r\n");
         assert_eq!(client.five()[0], 1, "round {round}");
         assert_eq!(client.line(), ":1");
-        assert_eq!(server.post("/v1/check", check).json()["allowed"], true, "round {round}");
-        assert_eq!(server.post("/v1/check", check).json()["allowed"], false, "round {round}");
-        assert_eq!(server.admin().post("/v1/reset", check).unwrap().json()["remaining"], 1, "round {round}");
+        assert_eq!(
+            server.post("/v1/check", check).json()["allowed"],
+            true,
+            "round {round}"
+        );
+        assert_eq!(
+            server.post("/v1/check", check).json()["allowed"],
+            false,
+            "round {round}"
+        );
+        assert_eq!(
+            server.admin().post("/v1/reset", check).unwrap().json()["remaining"],
+            1,
+            "round {round}"
+        );
     }
 }
 
@@ -227,17 +344,31 @@ fn a_batch_on_redis_is_decided_in_order() {
         let answer = server.post("/v1/check:batch", &body).json();
         let results = answer["results"].as_array().unwrap();
         let allowed: Vec<bool> = results.iter().map(|told| told["allowed"] == true).collect();
-        assert_eq!(allowed, (0..200).map(expected).collect::<Vec<bool>>(), "round {round}");
+        assert_eq!(
+            allowed,
+            (0..200).map(expected).collect::<Vec<bool>>(),
+            "round {round}"
+        );
     }
     // All is free again when the last of them is; null is none.
     let both = r#"{"checks": [{"policy": "api", "key": "b", "tier": null, "tenant": null}, {"policy": "slow", "key": "b"}],
                    "together": true}"#;
     let reset_after_us = server.post("/v1/check:batch", both).json()["reset_after_us"].as_u64();
-    assert!(reset_after_us.unwrap() > 3_000_000_000, "{reset_after_us:?}");
-    let together =
-        r#"{"checks": [{"policy": "api", "key": "new"}, {"policy": "api", "key": "evil"}], "together": true}"#;
-    assert_eq!(server.post("/v1/check:batch", together).json()["allowed"], false);
-    assert_eq!(server.post("/v1/peek", r#"{"policy": "api", "key": "new"}"#).json()["remaining"], 100);
+    assert!(
+        reset_after_us.unwrap() > 3_000_000_000,
+        "{reset_after_us:?}"
+    );
+    let together = r#"{"checks": [{"policy": "api", "key": "new"}, {"policy": "api", "key": "evil"}], "together": true}"#;
+    assert_eq!(
+        server.post("/v1/check:batch", together).json()["allowed"],
+        false
+    );
+    assert_eq!(
+        server
+            .post("/v1/peek", r#"{"policy": "api", "key": "new"}"#)
+            .json()["remaining"],
+        100
+    );
 }
 
 /// One bucket at one rate that is written in two ways, by turns.
@@ -251,7 +382,13 @@ fn a_pipeline_on_redis_is_decided_in_order() {
         let pair = format!("CL.THROTTLE {round} 39 1 86400\r\nCL.THROTTLE {round} 39 2 172800\r\n");
         client.send(pair.repeat(100).as_bytes());
         let limited: Vec<i64> = (0..200).map(|_| client.five()[0]).collect();
-        assert_eq!(limited, (0..200).map(|number| i64::from(number >= 40)).collect::<Vec<i64>>(), "round {round}");
+        assert_eq!(
+            limited,
+            (0..200)
+                .map(|number| i64::from(number >= 40))
+                .collect::<Vec<i64>>(),
+            "round {round}"
+        );
     }
 }
 
@@ -266,13 +403,28 @@ fn curl_in_clear_and_by_http_2() {
         output(Command::new("curl").args(fixed).args(arguments).arg(&url))
     };
     assert_eq!(asked(&[]), "200 1.1  \"api\";r=60;t=1\n");
-    assert_eq!(asked(&["--http2-prior-knowledge"]), "200 2  \"api\";r=20;t=1\n");
+    assert_eq!(
+        asked(&["--http2-prior-knowledge"]),
+        "200 2  \"api\";r=20;t=1\n"
+    );
     let denied = asked(&[]);
-    assert!(denied.starts_with("429 1.1 12 \"api\";r=20;t=12"), "{denied}");
+    assert!(
+        denied.starts_with("429 1.1 12 \"api\";r=20;t=12"),
+        "{denied}"
+    );
     // One connection, several requests.
     let shown = "%{num_connects} ";
-    let again =
-        output(Command::new("curl").args(["-s", "-w", shown, "-o", "/dev/null", "-o", "/dev/null", &url, &url]));
+    let again = output(Command::new("curl").args([
+        "-s",
+        "-w",
+        shown,
+        "-o",
+        "/dev/null",
+        "-o",
+        "/dev/null",
+        &url,
+        &url,
+    ]));
     assert_eq!(again, "1 0 ");
 }
 
@@ -289,21 +441,58 @@ fn tls_and_certificates_of_clients() {
     let server = TestServer::start_tls(config);
     let https = format!("https://{}/v1/check", server.http);
     let body = r#"{"limits": "5/minute", "key": "k"}"#;
-    let shown =
-        output(Command::new("curl").args(["-s", "--cacert", &ca, "-d", body, "-w", " %{http_version}", &https]));
-    assert!(shown.contains("\"remaining\":4") && shown.ends_with(" 2"), "{shown}");
+    let shown = output(Command::new("curl").args([
+        "-s",
+        "--cacert",
+        &ca,
+        "-d",
+        body,
+        "-w",
+        " %{http_version}",
+        &https,
+    ]));
+    assert!(
+        shown.contains("\"remaining\":4") && shown.ends_with(" 2"),
+        "{shown}"
+    );
     // Not in clear, and not with an authority that did not sign.
-    for arguments in [&["-s", &https.replace("https", "http")][..], &["-s", &https]] {
-        assert!(!Command::new("curl").args(arguments).output().unwrap().status.success());
+    for arguments in [
+        &["-s", &https.replace("https", "http")][..],
+        &["-s", &https],
+    ] {
+        assert!(
+            !Command::new("curl")
+                .args(arguments)
+                .output()
+                .unwrap()
+                .status
+                .success()
+        );
     }
     let admin = format!("https://{}/healthz", server.admin);
-    assert!(!Command::new("curl").args(["-s", "--cacert", &ca, &admin]).output().unwrap().status.success());
+    assert!(
+        !Command::new("curl")
+            .args(["-s", "--cacert", &ca, &admin])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
     let known = ["-s", "--cacert", &ca, "--cert", &cert, "--key", &key];
-    assert_eq!(output(Command::new("curl").args(known).arg(&admin)), "{\"status\":\"ok\"}");
+    assert_eq!(
+        output(Command::new("curl").args(known).arg(&admin)),
+        "{\"status\":\"ok\"}"
+    );
     let with_certificate = ["--tls", "--cacert", &ca, "--cert", &cert, "--key", &key];
-    assert_eq!(redis_cli(&server, &[&with_certificate[..], &["PING"]].concat()), "PONG\n");
+    assert_eq!(
+        redis_cli(&server, &[&with_certificate[..], &["PING"]].concat()),
+        "PONG\n"
+    );
     let port = server.resp.port().to_string();
-    let without = Command::new("redis-cli").args(["-p", &port, "--tls", "--cacert", &ca, "PING"]).output().unwrap();
+    let without = Command::new("redis-cli")
+        .args(["-p", &port, "--tls", "--cacert", &ca, "PING"])
+        .output()
+        .unwrap();
     assert!(!String::from_utf8_lossy(&without.stdout).contains("PONG"));
 }
 
@@ -314,12 +503,22 @@ fn promtool_finds_nothing_wrong() {
     server.post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#);
     let script = "curl -s $0 | promtool check metrics";
     let url = format!("http://{}/metrics", server.admin);
-    let output = Command::new("bash").args(["-o", "pipefail", "-c", script, &url]).output().unwrap();
+    let output = Command::new("bash")
+        .args(["-o", "pipefail", "-c", script, &url])
+        .output()
+        .unwrap();
     let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
     // Who asks for OpenMetrics gets it.
     let open = "curl -s -H 'accept: application/openmetrics-text' $0 | tail -1";
-    assert_eq!(self::output(Command::new("bash").args(["-c", open, &url])), "# EOF\n");
+    assert_eq!(
+        self::output(Command::new("bash").args(["-c", open, &url])),
+        "# EOF\n"
+    );
 }
 
 #[test]
@@ -333,8 +532,21 @@ fn as_many_series_with_many_keys_as_with_one() {
     let before = series();
     let mut client = server.client();
     for number in 0..200 {
-        client.post("/v1/check", &format!(r#"{{"policy": "api", "key": "{number}", "tenant": "{number}"}}"#)).unwrap();
-        client.post("/v1/check", &format!(r#"{{"limits": "{}/minute", "key": "{number}"}}"#, number + 1)).unwrap();
+        client
+            .post(
+                "/v1/check",
+                &format!(r#"{{"policy": "api", "key": "{number}", "tenant": "{number}"}}"#),
+            )
+            .unwrap();
+        client
+            .post(
+                "/v1/check",
+                &format!(
+                    r#"{{"limits": "{}/minute", "key": "{number}"}}"#,
+                    number + 1
+                ),
+            )
+            .unwrap();
     }
     assert_eq!(series(), before);
     assert!(before < 500);
@@ -348,8 +560,19 @@ fn schemathesis_finds_no_error() {
         let url = format!("http://{address}/openapi.json");
         let mut command = Command::new(tools::schemathesis());
         // It keeps notes where it runs.
-        command.current_dir(tools::folder()).arg("--config-file").arg(&settings);
-        output(command.args(["run", "--seed", "1", "--max-examples", "50", "--no-color", &url]));
+        command
+            .current_dir(tools::folder())
+            .arg("--config-file")
+            .arg(&settings);
+        output(command.args([
+            "run",
+            "--seed",
+            "1",
+            "--max-examples",
+            "50",
+            "--no-color",
+            &url,
+        ]));
     }
     assert_eq!(server.metric("tidegate_panics_total"), 0);
 }
@@ -361,14 +584,29 @@ fn curl_hears_every_refusal_by_http_2() {
     let check = folder.write("check", "c-secret-long-enough\n");
     let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n");
     let server = TestServer::start(config(&text));
-    let body = format!("{{\"limits\": \"5/minute\", \"key\": \"{}\"}}", "k".repeat(4_000));
+    let body = format!(
+        "{{\"limits\": \"5/minute\", \"key\": \"{}\"}}",
+        "k".repeat(4_000)
+    );
     let asked = |path: &str| {
         let url = format!("http://{}{path}", server.http);
-        let fixed = ["-s", "--http2-prior-knowledge", "-o", "/dev/null", "-w", "%{http_code}", "-d", &body];
+        let fixed = [
+            "-s",
+            "--http2-prior-knowledge",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-d",
+            &body,
+        ];
         output(Command::new("curl").args(fixed).arg(url))
     };
     for _ in 0..20 {
-        assert_eq!((asked("/v1/check"), asked("/nope"), asked("/healthz")), ("401".into(), "404".into(), "405".into()));
+        assert_eq!(
+            (asked("/v1/check"), asked("/nope"), asked("/healthz")),
+            ("401".into(), "404".into(), "405".into())
+        );
     }
 }
 
@@ -380,47 +618,114 @@ fn a_look_says_whether_one_more_would_go_on() {
     assert_eq!(ask("/v1/peek", inline)["allowed"], true);
     assert_eq!(ask("/v1/check", inline)["allowed"], true);
     let told = ask("/v1/peek", inline);
-    assert_eq!((&told["allowed"], &told["retry_after_us"]), (&false.into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&told["allowed"], &told["retry_after_us"]),
+        (&false.into(), &serde_json::Value::Null)
+    );
     for (key, allowed) in [("root", true), ("evil", false), ("new", true)] {
-        assert_eq!(ask("/v1/peek", &format!(r#"{{"policy": "api", "key": "{key}"}}"#))["allowed"], allowed, "{key}");
+        assert_eq!(
+            ask(
+                "/v1/peek",
+                &format!(r#"{{"policy": "api", "key": "{key}"}}"#)
+            )["allowed"],
+            allowed,
+            "{key}"
+        );
     }
     // In shadow nobody is denied.
     let shadowed = r#"{"policy": "shadowed", "key": "k"}"#;
     assert_eq!(ask("/v1/check", shadowed)["shadow"], "allowed");
     assert_eq!(
-        (&ask("/v1/check", shadowed)["shadow"], &ask("/v1/peek", shadowed)["allowed"]),
+        (
+            &ask("/v1/check", shadowed)["shadow"],
+            &ask("/v1/peek", shadowed)["allowed"]
+        ),
         (&"denied".into(), &true.into())
     );
     // Looks, resets and refunds are no checks.
-    assert_eq!(server.metric("tidegate_checks_total{policy=\"api\",outcome=\"allowed\"}"), 0);
-    assert_eq!(server.metric("tidegate_checks_total{policy=\"api\",outcome=\"blocked\"}"), 0);
-    assert_eq!(ask("/v1/refund", r#"{"policy": "api", "key": "new"}"#)["policy"], "api");
+    assert_eq!(
+        server.metric("tidegate_checks_total{policy=\"api\",outcome=\"allowed\"}"),
+        0
+    );
+    assert_eq!(
+        server.metric("tidegate_checks_total{policy=\"api\",outcome=\"blocked\"}"),
+        0
+    );
+    assert_eq!(
+        ask("/v1/refund", r#"{"policy": "api", "key": "new"}"#)["policy"],
+        "api"
+    );
 }
 
 #[test]
 fn where_nobody_knows_no_wait_is_made_up() {
     let mut redis = RedisServer::start();
-    let store = format!("store.url = \"redis://127.0.0.1:{}/?failure=closed\"\n", redis.port());
+    let store = format!(
+        "store.url = \"redis://127.0.0.1:{}/?failure=closed\"\n",
+        redis.port()
+    );
     let policies = "[policies.watched]\nlimits = \"5/minute\"\nshadow = true\n[policies.api]\nlimits = \"5/minute\"\n\
                     candidate = \"3/minute\"\nfailure = \"open\"\n";
     let server = TestServer::start(config(&format!("{store}{policies}")));
     redis.kill();
     // Nor what would have been.
     for policy in ["watched", "api"] {
-        let told = server.post("/v1/check", &format!(r#"{{"policy": "{policy}", "key": "k"}}"#)).json();
-        assert!(told["allowed"] == true && told["degraded"].is_string(), "{told}");
-        assert!(told["shadow"].is_null() && told["candidate"].is_null(), "{told}");
+        let told = server
+            .post(
+                "/v1/check",
+                &format!(r#"{{"policy": "{policy}", "key": "k"}}"#),
+            )
+            .json();
+        assert!(
+            told["allowed"] == true && told["degraded"].is_string(),
+            "{told}"
+        );
+        assert!(
+            told["shadow"].is_null() && told["candidate"].is_null(),
+            "{told}"
+        );
     }
-    assert_eq!(server.metric("tidegate_checks_total{policy=\"watched\",outcome=\"shadow_denied\"}"), 0);
-    assert_eq!(server.post("/v1/refund", r#"{"limits": "5/minute", "key": "k"}"#).status, 503);
-    let told = server.post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#).json();
-    assert_eq!((&told["allowed"], &told["limit"]), (&false.into(), &5.into()));
-    for field in ["remaining", "retry_after", "retry_after_us", "reset_after_us"] {
+    assert_eq!(
+        server.metric("tidegate_checks_total{policy=\"watched\",outcome=\"shadow_denied\"}"),
+        0
+    );
+    assert_eq!(
+        server
+            .post("/v1/refund", r#"{"limits": "5/minute", "key": "k"}"#)
+            .status,
+        503
+    );
+    let told = server
+        .post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#)
+        .json();
+    assert_eq!(
+        (&told["allowed"], &told["limit"]),
+        (&false.into(), &5.into())
+    );
+    for field in [
+        "remaining",
+        "retry_after",
+        "retry_after_us",
+        "reset_after_us",
+    ] {
         assert!(told[field].is_null(), "{field}: {told}");
     }
     // Also of a server on Redis, promtool finds nothing wrong.
     let url = format!("http://{}/metrics", server.admin);
-    let checked = Command::new("bash").args(["-c", "curl -s $0 | promtool check metrics", &url]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()), "");
-    assert!(server.admin().get("/metrics").unwrap().body.contains("le=\"+Inf\""));
+    let checked = Command::new("bash")
+        .args(["-c", "curl -s $0 | promtool check metrics", &url])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()),
+        ""
+    );
+    assert!(
+        server
+            .admin()
+            .get("/metrics")
+            .unwrap()
+            .body
+            .contains("le=\"+Inf\"")
+    );
 }

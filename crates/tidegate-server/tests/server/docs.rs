@@ -10,45 +10,78 @@ const PAGE: &str = include_str!("../../../../docs/server.md");
 /// The blocks of a language, asking the server of this test.
 fn snippets(language: &str, server: &TestServer) -> Vec<String> {
     let begin = format!("```{language}\n");
-    let blocks = PAGE.split(&begin).skip(1).filter_map(|rest| rest.split("```").next());
-    let (http, resp) = (server.http.port().to_string(), server.resp.port().to_string());
-    blocks.map(|block| block.replace("8080", &http).replace("6379", &resp)).collect()
+    let blocks = PAGE
+        .split(&begin)
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let (http, resp) = (
+        server.http.port().to_string(),
+        server.resp.port().to_string(),
+    );
+    blocks
+        .map(|block| block.replace("8080", &http).replace("6379", &resp))
+        .collect()
 }
 
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
 fn python() {
     let server = TestServer::start(config(""));
-    let [http, resp] = &snippets("python", &server)[..] else { panic!("expected two") };
+    let [http, resp] = &snippets("python", &server)[..] else {
+        panic!("expected two")
+    };
     // The first needs nothing installed.
-    assert_eq!(output(Command::new("python3").args(["-c", http])), "99 left\n");
-    assert_eq!(output(Command::new(tools::python()).args(["-c", resp])), "15 of 16 left\n");
+    assert_eq!(
+        output(Command::new("python3").args(["-c", http])),
+        "99 left\n"
+    );
+    assert_eq!(
+        output(Command::new(tools::python()).args(["-c", resp])),
+        "15 of 16 left\n"
+    );
 }
 
 #[test]
 fn node() {
     let server = TestServer::start(config(""));
-    let [http, resp] = &snippets("js", &server)[..] else { panic!("expected two") };
+    let [http, resp] = &snippets("js", &server)[..] else {
+        panic!("expected two")
+    };
     assert_eq!(output(Command::new("node").args(["-e", http])), "99 left\n");
     let with_modules = &mut Command::new("node");
-    with_modules.env("NODE_PATH", tools::node_modules()).args(["-e", resp]);
+    with_modules
+        .env("NODE_PATH", tools::node_modules())
+        .args(["-e", resp]);
     assert_eq!(output(with_modules), "15 of 16 left\n");
 }
 
 #[test]
 fn curl() {
     let server = TestServer::start(config(""));
-    let snippet = snippets("sh", &server).into_iter().find(|block| block.starts_with("curl")).unwrap();
+    let snippet = snippets("sh", &server)
+        .into_iter()
+        .find(|block| block.starts_with("curl"))
+        .unwrap();
     let shown = output(Command::new("bash").args(["-c", &snippet]));
     // What the page shows, but for the time.
-    let page = PAGE.split("```text\n").find(|block| block.starts_with("HTTP/1.1 200 OK")).unwrap();
+    let page = PAGE
+        .split("```text\n")
+        .find(|block| block.starts_with("HTTP/1.1 200 OK"))
+        .unwrap();
     let page = page.split("```").next().unwrap();
-    for line in page.lines().filter(|line| line.contains(':') && !line.starts_with(['{', ' '])) {
+    for line in page
+        .lines()
+        .filter(|line| line.contains(':') && !line.starts_with(['{', ' ']))
+    {
         assert!(shown.contains(line), "{line} in {shown}");
     }
     let json = page.split("\n\n").nth(1).unwrap().replace("\n ", "");

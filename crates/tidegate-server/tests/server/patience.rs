@@ -26,15 +26,29 @@ except OSError:
 #[test]
 fn nobody_who_leaves_answers_unread_over_tls() {
     let files = TlsFiles::make();
-    let tls = format!("{{ cert = \"{}\", key = \"{}\" }}", files.path("redis.crt"), files.path("redis.key"));
+    let tls = format!(
+        "{{ cert = \"{}\", key = \"{}\" }}",
+        files.path("redis.crt"),
+        files.path("redis.key")
+    );
     let text = format!("http.tls = {tls}\nresp.tls = {tls}\n[bounds]\nwrite_timeout = \"300ms\"\n");
     let server = TestServer::start_tls(config(&text));
-    let echo = format!("*2\\r\\n$4\\r\\nECHO\\r\\n$4000\\r\\n{}\\r\\n", "x".repeat(4_000));
+    let echo = format!(
+        "*2\\r\\n$4\\r\\nECHO\\r\\n$4000\\r\\n{}\\r\\n",
+        "x".repeat(4_000)
+    );
     let look = "GET /openapi.json HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n";
     for (address, request) in [(server.resp, &echo[..]), (server.http, look)] {
         let port = address.port().to_string();
-        let output = Command::new("python3").args(["-c", NEVER_READS, &port, request]).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "closed\n", "{output:?}");
+        let output = Command::new("python3")
+            .args(["-c", NEVER_READS, &port, request])
+            .output()
+            .unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "closed\n",
+            "{output:?}"
+        );
     }
 }
 
@@ -46,7 +60,9 @@ fn an_idle_connection_of_http_2_is_told_and_closed() {
     const GOAWAY: u8 = 7;
     let server = TestServer::start(config("[bounds]\nidle_timeout = \"400ms\"\n"));
     let RespClient(mut stream) = RespClient::connect(server.http);
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .unwrap();
     stream.write_all(&SETTINGS).unwrap();
     let (mut head, mut kinds) = ([0; 9], Vec::new());
     while stream.read_exact(&mut head).is_ok() {
@@ -75,6 +91,9 @@ fn who_is_still_sending_hears_why_it_was_refused() {
         client.send(&[&b"*99\r\n"[..], &vec![b'x'; 1 << 20]].concat());
         let mut said = String::new();
         client.0.read_to_string(&mut said).unwrap();
-        assert!(said.starts_with("-ERR ") && said.ends_with("\r\n"), "{said}");
+        assert!(
+            said.starts_with("-ERR ") && said.ends_with("\r\n"),
+            "{said}"
+        );
     }
 }

@@ -42,26 +42,40 @@ fn ask_http(
 ) -> Answer {
     let limits = serde_json::Value::from(case.policy.as_str());
     let key = serde_json::Value::from(step.key.as_str());
-    let asked = |cost| format!(r#""limits": {limits}, "key": {key}, "tenant": "{number}", "cost": {cost}"#);
+    let asked =
+        |cost| format!(r#""limits": {limits}, "key": {key}, "tenant": "{number}", "cost": {cost}"#);
     let (path, body) = match step.act() {
         Act::Check(cost) => ("/v1/check", format!("{{{}}}", asked(cost))),
         Act::Refund(cost) => ("/v1/refund", format!("{{{}}}", asked(cost))),
-        Act::Admit(cost, _) => ("/v1/check", format!("{{{}, \"receipt\": true}}", asked(cost))),
-        Act::Settle(name, cost) => {
-            ("/v1/settle", format!(r#"{{"receipt": "{}", "cost": {cost}}}"#, receipts.get(&name).unwrap()))
-        }
+        Act::Admit(cost, _) => (
+            "/v1/check",
+            format!("{{{}, \"receipt\": true}}", asked(cost)),
+        ),
+        Act::Settle(name, cost) => (
+            "/v1/settle",
+            format!(
+                r#"{{"receipt": "{}", "cost": {cost}}}"#,
+                receipts.get(&name).unwrap()
+            ),
+        ),
     };
     let mut answer = client.post(path, &body).unwrap();
     if let (Act::Settle(..), 409) = (step.act(), answer.status) {
         // Everything was free again, and the receipt has expired: a look says the same.
-        answer = client.post("/v1/check", &format!("{{{}}}", asked(Cost::ZERO))).unwrap();
+        answer = client
+            .post("/v1/check", &format!("{{{}}}", asked(Cost::ZERO)))
+            .unwrap();
     }
     assert_eq!(answer.status, 200, "{} {body}", answer.body);
     let told = answer.json();
     if let (Act::Admit(_, name), Some(receipt)) = (step.act(), told["receipt"].as_str()) {
         receipts.insert(name, receipt.to_owned());
     }
-    let number = |name: &str| told[name].as_u64().unwrap_or_else(|| panic!("{name} of {told}"));
+    let number = |name: &str| {
+        told[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name} of {told}"))
+    };
     Answer {
         allowed: told["allowed"].as_bool().unwrap(),
         limit: number("limit"),
@@ -101,7 +115,9 @@ fn through_resp(config: Config) -> usize {
         let [burst, rate, period] = [limit.capacity(), limit.limit(), limit.period().as_secs()];
         for step in &case.steps {
             set(&clock, step);
-            let Act::Check(cost) = step.act() else { continue };
+            let Act::Check(cost) = step.act() else {
+                continue;
+            };
             let quantity = (cost.thousandths() / 1_000).to_string();
             let key = format!("{number}:{}", step.key);
             let [rate, period] = [rate.to_string(), period.to_string()];
@@ -109,18 +125,44 @@ fn through_resp(config: Config) -> usize {
             let (cell, crab) = ((burst - 1).to_string(), burst.to_string());
             let expected = step.expected();
             let seconds = |us: u64| i64::try_from(us.div_ceil(1_000_000)).unwrap();
-            client.send(&command(&["GCRA", &key, &cell, &rate, &period, "TOKENS", "0"]));
+            client.send(&command(&[
+                "GCRA", &key, &cell, &rate, &period, "TOKENS", "0",
+            ]));
             client.send(&command(&["throttle", &key, &crab, &rate, &period, "0"]));
-            client.send(&command(&["CL.THROTTLE", &key, &cell, &rate, &period, &quantity]));
+            client.send(&command(&[
+                "CL.THROTTLE",
+                &key,
+                &cell,
+                &rate,
+                &period,
+                &quantity,
+            ]));
             let [gcra, crab, cell] = [client.five(), client.five(), client.five()];
             let retry = match expected.retry_after {
                 Some(us) if !expected.allowed => seconds(us),
                 _ => -1,
             };
-            let [limit, remaining] = [expected.limit, expected.remaining].map(|n| i64::try_from(n).unwrap());
+            let [limit, remaining] =
+                [expected.limit, expected.remaining].map(|n| i64::try_from(n).unwrap());
             let denied = i64::from(!expected.allowed);
-            assert_eq!(cell, [denied, limit, remaining, retry, seconds(expected.reset_after)], "{} {key}", case.place);
-            assert_eq!((gcra[0], gcra[1], gcra[3]), (0, limit, -1), "{}", case.place);
+            assert_eq!(
+                cell,
+                [
+                    denied,
+                    limit,
+                    remaining,
+                    retry,
+                    seconds(expected.reset_after)
+                ],
+                "{} {key}",
+                case.place
+            );
+            assert_eq!(
+                (gcra[0], gcra[1], gcra[3]),
+                (0, limit, -1),
+                "{}",
+                case.place
+            );
             assert_eq!((crab[0], crab[1], crab[4]), (1, limit, 0), "{}", case.place);
             assert_eq!((gcra[2], gcra[4]), (crab[2], crab[3]), "{}", case.place);
         }
@@ -149,17 +191,26 @@ fn walk_through_resp(config: Config, steps: usize) {
     let server = TestServer::start_at(&clock, config);
     let mut client = server.resp();
     let mut random = fastrand::Rng::with_seed(11);
-    let mut keys: Vec<([u64; 3], Record)> =
-        (0..20).map(|_| ([random.u64(1..30), random.u64(1..500), random.u64(1..100)], Record::default())).collect();
+    let mut keys: Vec<([u64; 3], Record)> = (0..20)
+        .map(|_| {
+            (
+                [random.u64(1..30), random.u64(1..500), random.u64(1..100)],
+                Record::default(),
+            )
+        })
+        .collect();
     for step in 0..steps {
         clock.advance(std::time::Duration::from_micros(random.u64(0..2_000_000)));
         let number = random.usize(0..keys.len());
         let ([burst, rate, period], record) = &mut keys[number];
         let quantity = random.u64(0..5);
-        let policy: Policy = format!("gcra {rate}/{period}s burst={burst}").parse().unwrap();
+        let policy: Policy = format!("gcra {rate}/{period}s burst={burst}")
+            .parse()
+            .unwrap();
         let decision = policy.decide(record, clock.now(), Cost::try_from(quantity).unwrap());
-        let seconds =
-            |duration: std::time::Duration| i64::try_from(duration.as_nanos().div_ceil(1_000_000_000)).unwrap();
+        let seconds = |duration: std::time::Duration| {
+            i64::try_from(duration.as_nanos().div_ceil(1_000_000_000)).unwrap()
+        };
         let expected = [
             i64::from(decision.is_denied()),
             i64::try_from(decision.limit()).unwrap(),
@@ -167,9 +218,21 @@ fn walk_through_resp(config: Config, steps: usize) {
             decision.retry_after().map_or(-1, seconds),
             seconds(decision.reset_after()),
         ];
-        let words = [(*burst - 1).to_string(), rate.to_string(), period.to_string(), quantity.to_string()];
+        let words = [
+            (*burst - 1).to_string(),
+            rate.to_string(),
+            period.to_string(),
+            quantity.to_string(),
+        ];
         let [burst, rate, period, quantity] = words.each_ref().map(String::as_str);
-        client.send(&command(&["CL.THROTTLE", &format!("key:{number}"), burst, rate, period, quantity]));
+        client.send(&command(&[
+            "CL.THROTTLE",
+            &format!("key:{number}"),
+            burst,
+            rate,
+            period,
+            quantity,
+        ]));
         assert_eq!(client.five(), expected, "step {step}: {policy} {quantity}");
     }
 }
@@ -208,7 +271,10 @@ fn as_redis_cell_answers() {
                 &format!("*5\r\n:{a}\r\n:{b}\r\n:{c}\r\n:{d}\r\n:{e}\r\n"),
             );
         }
-        client.expect(&command(&["cl.throttle", "other", "15", "30", "60"]), "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n");
+        client.expect(
+            &command(&["cl.throttle", "other", "15", "30", "60"]),
+            "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n",
+        );
         // Another rate, even of another period, finds the same bucket: full again 2 s from now, at 2 a second 4 are missing.
         client.expect(
             &command(&["CL.THROTTLE", "other", "15", "20", "10", "0"]),

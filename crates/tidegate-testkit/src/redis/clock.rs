@@ -23,7 +23,10 @@ impl ShiftedClock {
             .args(["-O2", "-shared", "-fPIC", "-o", "shim.so", "shim.c"])
             .current_dir(&folder)
             .status();
-        assert!(compiled.is_ok_and(|status| status.success()), "cc could not compile the clock shim");
+        assert!(
+            compiled.is_ok_and(|status| status.success()),
+            "cc could not compile the clock shim"
+        );
         let clock = Self { folder };
         clock.shift_micros(0);
         clock
@@ -38,7 +41,8 @@ impl ShiftedClock {
             .truncate(false)
             .open(self.offset_file())
             .expect("the offset file can be opened");
-        std::io::Write::write_all(&mut file, &micros.to_le_bytes()).expect("the offset can be written");
+        std::io::Write::write_all(&mut file, &micros.to_le_bytes())
+            .expect("the offset can be written");
     }
 
     fn offset_file(&self) -> PathBuf {

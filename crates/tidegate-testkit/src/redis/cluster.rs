@@ -18,21 +18,39 @@ impl RedisCluster {
     /// their primaries wait.
     #[must_use]
     pub fn start() -> Self {
-        Self::start_with(&["--cluster-node-timeout", "20000", "--cluster-replica-no-failover", "yes"])
+        Self::start_with(&[
+            "--cluster-node-timeout",
+            "20000",
+            "--cluster-replica-no-failover",
+            "yes",
+        ])
     }
 
     /// The same, with replicas that take over when their primary has not been heard of for a second.
     #[must_use]
     pub fn start_with_failover() -> Self {
-        Self::start_with(&["--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0"])
+        Self::start_with(&[
+            "--cluster-node-timeout",
+            "1000",
+            "--cluster-replica-validity-factor",
+            "0",
+        ])
     }
 
     fn start_with(settings: &[&str]) -> Self {
         let nodes = (0..6).map(|_| {
             let bus = super::free_port().to_string();
-            RedisServer::start_with(&[&["--cluster-enabled", "yes", "--cluster-port", &bus], settings].concat())
+            RedisServer::start_with(
+                &[
+                    &["--cluster-enabled", "yes", "--cluster-port", &bus],
+                    settings,
+                ]
+                .concat(),
+            )
         });
-        let cluster = Self { nodes: nodes.collect() };
+        let cluster = Self {
+            nodes: nodes.collect(),
+        };
         cluster.join();
         cluster
     }
@@ -41,40 +59,82 @@ impl RedisCluster {
         for (index, node) in self.nodes.iter().enumerate() {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
             if index < 3 {
-                let (first, last) =
-                    (SLOTS / 3 * index as u16, if index == 2 { SLOTS } else { SLOTS / 3 * (index as u16 + 1) });
-                node.command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &(last - 1).to_string()]);
+                let (first, last) = (
+                    SLOTS / 3 * index as u16,
+                    if index == 2 {
+                        SLOTS
+                    } else {
+                        SLOTS / 3 * (index as u16 + 1)
+                    },
+                );
+                node.command(&[
+                    "CLUSTER",
+                    "ADDSLOTSRANGE",
+                    &first.to_string(),
+                    &(last - 1).to_string(),
+                ]);
             }
         }
         let first = &self.nodes[0];
         for node in &self.nodes[1..] {
-            let bus = text_after(&text(&node.command(&["CONFIG", "GET", "cluster-port"])), "cluster-port");
-            first.command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus]);
+            let bus = text_after(
+                &text(&node.command(&["CONFIG", "GET", "cluster-port"])),
+                "cluster-port",
+            );
+            first.command(&[
+                "CLUSTER",
+                "MEET",
+                "127.0.0.1",
+                &node.port().to_string(),
+                &bus,
+            ]);
         }
-        let know_all = || self.nodes.iter().all(|node| info(node).contains("cluster_known_nodes:6"));
-        assert!(wait_for(Duration::from_secs(30), know_all), "the nodes did not meet");
+        let know_all = || {
+            self.nodes
+                .iter()
+                .all(|node| info(node).contains("cluster_known_nodes:6"))
+        };
+        assert!(
+            wait_for(Duration::from_secs(30), know_all),
+            "the nodes did not meet"
+        );
         for (replica, primary) in self.nodes[3..].iter().zip(&self.nodes) {
             let id = text(&primary.command(&["CLUSTER", "MYID"]));
             let replicates = || {
-                let told = super::connect(replica.port())
-                    .and_then(|mut connection| super::try_command(&mut connection, &["CLUSTER", "REPLICATE", &id]));
+                let told = super::connect(replica.port()).and_then(|mut connection| {
+                    super::try_command(&mut connection, &["CLUSTER", "REPLICATE", &id])
+                });
                 told.is_ok()
             };
-            assert!(wait_for(Duration::from_secs(30), replicates), "a replica does not know its primary");
+            assert!(
+                wait_for(Duration::from_secs(30), replicates),
+                "a replica does not know its primary"
+            );
         }
         let is_whole = || {
-            let is_ok = self.nodes.iter().all(|node| info(node).contains("cluster_state:ok"));
-            let linked =
-                |node: &RedisServer| text(&node.command(&["INFO", "replication"])).contains("master_link_status:up");
+            let is_ok = self
+                .nodes
+                .iter()
+                .all(|node| info(node).contains("cluster_state:ok"));
+            let linked = |node: &RedisServer| {
+                text(&node.command(&["INFO", "replication"])).contains("master_link_status:up")
+            };
             is_ok && self.nodes[3..].iter().all(linked)
         };
-        assert!(wait_for(Duration::from_secs(30), is_whole), "the cluster did not come together");
+        assert!(
+            wait_for(Duration::from_secs(30), is_whole),
+            "the cluster did not come together"
+        );
     }
 
     /// The URL of a client that knows two of the nodes.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", self.nodes[0].port(), self.nodes[1].port())
+        format!(
+            "redis+cluster://127.0.0.1:{},127.0.0.1:{}",
+            self.nodes[0].port(),
+            self.nodes[1].port()
+        )
     }
 
     /// The nodes; the first three were the primaries at first, the others their replicas in the same order.
@@ -96,7 +156,10 @@ impl RedisCluster {
         target.command(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &source_id]);
         source.command(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &target_id]);
         loop {
-            let Value::Array(keys) = source.command(&["CLUSTER", "GETKEYSINSLOT", &number, "10"]) else { break };
+            let Value::Array(keys) = source.command(&["CLUSTER", "GETKEYSINSLOT", &number, "10"])
+            else {
+                break;
+            };
             if keys.is_empty() {
                 break;
             }
@@ -113,7 +176,11 @@ impl RedisCluster {
         let (target, number) = (&self.nodes[to], slot.to_string());
         let target_id = id(target);
         // The new owner first; then the old one and the third, so that nobody has to hear of it by gossip.
-        let others = self.nodes.iter().take(3).filter(|node| node.port() != target.port());
+        let others = self
+            .nodes
+            .iter()
+            .take(3)
+            .filter(|node| node.port() != target.port());
         for node in [target].into_iter().chain(others) {
             node.command(&["CLUSTER", "SETSLOT", &number, "NODE", &target_id]);
         }
@@ -123,20 +190,32 @@ impl RedisCluster {
             let [first, second, third] = [0, 1, 2].map(|node| epochs(&self.nodes[node]));
             first == second && second == third
         };
-        assert!(wait_for(Duration::from_secs(10), agree), "the nodes never agreed on their epochs");
+        assert!(
+            wait_for(Duration::from_secs(10), agree),
+            "the nodes never agreed on their epochs"
+        );
     }
 
     /// Which of the first three nodes has a slot, as the first one of them that answers sees it.
     #[must_use]
     pub fn owner(&self, slot: u16) -> usize {
         let shards = command(self.nodes[0].port(), &["CLUSTER", "SLOTS"]);
-        let Value::Array(ranges) = shards else { panic!("{shards:?}") };
+        let Value::Array(ranges) = shards else {
+            panic!("{shards:?}")
+        };
         for range in ranges {
             let Value::Array(parts) = range else { continue };
-            let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &parts[..] else { continue };
+            let [Value::Int(first), Value::Int(last), Value::Array(node), ..] = &parts[..] else {
+                continue;
+            };
             if (*first..=*last).contains(&i64::from(slot)) {
-                let Some(Value::Int(port)) = node.get(1) else { continue };
-                let found = self.nodes.iter().position(|node| i64::from(node.port()) == *port);
+                let Some(Value::Int(port)) = node.get(1) else {
+                    continue;
+                };
+                let found = self
+                    .nodes
+                    .iter()
+                    .position(|node| i64::from(node.port()) == *port);
                 return found.expect("the owner is one of the nodes");
             }
         }
@@ -165,6 +244,12 @@ fn info(node: &RedisServer) -> String {
 
 /// What CONFIG GET says of a setting.
 fn text_after(answer: &str, name: &str) -> String {
-    let digits: String = answer.rsplit(name).next().unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
+    let digits: String = answer
+        .rsplit(name)
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect();
     digits
 }

@@ -48,17 +48,27 @@ impl RedisServer {
     }
 
     fn start_in(settings: &[&str], environment: &[(String, String)]) -> Self {
-        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let settings: Vec<String> = settings
+            .iter()
+            .map(|setting| (*setting).to_owned())
+            .collect();
         // Somebody else may take the port between our finding it free and Redis' taking it.
         for _ in 0..10 {
             let port = free_port();
             let arguments = [standard_arguments(port), settings.clone()].concat();
             let process = Process::start("redis-server", &arguments, environment);
             if wait_until_up(port, &process) {
-                return Self { port, arguments, environment: environment.to_vec(), process };
+                return Self {
+                    port,
+                    arguments,
+                    environment: environment.to_vec(),
+                    process,
+                };
             }
         }
-        panic!("no redis-server would start: is redis-server installed? `cargo xtask test` installs it");
+        panic!(
+            "no redis-server would start: is redis-server installed? `cargo xtask test` installs it"
+        );
     }
 
     /// Its port on 127.0.0.1.
@@ -109,7 +119,10 @@ impl RedisServer {
     /// Starts it again after [`kill`](Self::kill), on the same port.
     pub fn restart(&mut self) {
         self.process = Process::start("redis-server", &self.arguments, &self.environment);
-        assert!(wait_until_up(self.port, &self.process), "redis-server did not start again");
+        assert!(
+            wait_until_up(self.port, &self.process),
+            "redis-server did not start again"
+        );
     }
 
     /// A section of what the server says of itself.
@@ -126,29 +139,53 @@ impl RedisServer {
     #[must_use]
     pub fn keys(&self) -> Vec<(Vec<u8>, i64)> {
         let mut connection = connect(self.port).expect("the server answers");
-        let keys: Vec<Vec<u8>> = ::redis::cmd("KEYS").arg("*").query(&mut connection).expect("KEYS answers");
+        let keys: Vec<Vec<u8>> = ::redis::cmd("KEYS")
+            .arg("*")
+            .query(&mut connection)
+            .expect("KEYS answers");
         let ttl = |key: Vec<u8>| {
-            let ttl: i64 = ::redis::cmd("PTTL").arg(&key).query(&mut connection).expect("PTTL answers");
+            let ttl: i64 = ::redis::cmd("PTTL")
+                .arg(&key)
+                .query(&mut connection)
+                .expect("PTTL answers");
             (key, ttl)
         };
-        keys.into_iter().map(ttl).filter(|(_, ttl)| *ttl != -2).collect()
+        keys.into_iter()
+            .map(ttl)
+            .filter(|(_, ttl)| *ttl != -2)
+            .collect()
     }
 }
 
 fn standard_arguments(port: u16) -> Vec<String> {
     let port = port.to_string();
-    let words =
-        ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"];
+    let words = [
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--repl-diskless-sync-delay",
+        "0",
+    ];
     words.map(str::to_owned).to_vec()
 }
 
 /// Sends one command to a server on this machine.
 pub(crate) fn command(port: u16, words: &[&str]) -> Value {
-    let mut connection = connect(port).unwrap_or_else(|error| panic!("{words:?} to port {port}: {error}"));
-    try_command(&mut connection, words).unwrap_or_else(|error| panic!("{words:?} to port {port}: {error}"))
+    let mut connection =
+        connect(port).unwrap_or_else(|error| panic!("{words:?} to port {port}: {error}"));
+    try_command(&mut connection, words)
+        .unwrap_or_else(|error| panic!("{words:?} to port {port}: {error}"))
 }
 
-fn try_command(connection: &mut ::redis::Connection, words: &[&str]) -> ::redis::RedisResult<Value> {
+fn try_command(
+    connection: &mut ::redis::Connection,
+    words: &[&str],
+) -> ::redis::RedisResult<Value> {
     let mut command = ::redis::Cmd::new();
     for word in words {
         command.arg(*word);
@@ -165,10 +202,13 @@ fn connect(port: u16) -> ::redis::RedisResult<::redis::Connection> {
 fn wait_until_up(port: u16, process: &Process) -> bool {
     let is_ours = format!("process_id:{}\r\n", process.pid());
     let answers = || {
-        let info = connect(port).and_then(|mut connection| try_command(&mut connection, &["INFO", "server"]));
+        let info = connect(port)
+            .and_then(|mut connection| try_command(&mut connection, &["INFO", "server"]));
         info.is_ok_and(|info| sentinel::text(&info).contains(&is_ours))
     };
-    wait_for(Duration::from_secs(10), || answers() || !process.is_running()) && answers()
+    wait_for(Duration::from_secs(10), || {
+        answers() || !process.is_running()
+    }) && answers()
 }
 
 /// Waits until something holds, for so long at most, and answers whether it does.

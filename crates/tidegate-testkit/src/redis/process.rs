@@ -28,7 +28,11 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts a program in a folder of its own.
-    pub(super) fn start(program: &str, arguments: &[String], environment: &[(String, String)]) -> Self {
+    pub(super) fn start(
+        program: &str,
+        arguments: &[String],
+        environment: &[(String, String)],
+    ) -> Self {
         let folder = new_folder();
         let mut watchdog = Command::new("sh")
             .args(["-c", WATCHDOG, "watchdog"])
@@ -43,7 +47,9 @@ impl Process {
             .expect("a shell can be started");
         let mut line = String::new();
         let stdout = watchdog.stdout.take().expect("its output is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the watchdog tells the pid");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("the watchdog tells the pid");
         let pid = line.trim().parse().expect("a pid is a number");
         Self { watchdog, pid }
     }
@@ -54,18 +60,26 @@ impl Process {
 
     pub(super) fn signal(&self, signal: &str) {
         let kill = format!("kill -{signal} {}", self.pid);
-        let status = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
+        let status = Command::new("sh")
+            .args(["-c", &kill])
+            .stderr(Stdio::null())
+            .status();
         assert!(status.is_ok(), "a shell can be started");
     }
 
     pub(super) fn is_running(&self) -> bool {
         // One that has ended and that nobody has waited for yet is still listed, as a zombie.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
     }
 
     pub(super) fn wait_until_gone(&self) {
-        assert!(wait_for(Duration::from_secs(10), || !self.is_running()), "a killed process is still there");
+        assert!(
+            wait_for(Duration::from_secs(10), || !self.is_running()),
+            "a killed process is still there"
+        );
     }
 }
 

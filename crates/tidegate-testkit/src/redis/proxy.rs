@@ -45,8 +45,12 @@ impl Proxy {
     /// Starts a proxy before the server on this port.
     #[must_use]
     pub fn start(server: u16) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port can be listened on");
-        let port = listener.local_addr().expect("a listener has an address").port();
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port can be listened on");
+        let port = listener
+            .local_addr()
+            .expect("a listener has an address")
+            .port();
         let shared = Arc::new(Shared {
             fault: Mutex::new(Fault::None),
             accepted: AtomicU64::new(0),
@@ -110,7 +114,9 @@ fn accept(listener: &TcpListener, server: u16, shared: &Arc<Shared>) {
         if shared.fault() == Fault::Cut {
             continue;
         }
-        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else { continue };
+        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else {
+            continue;
+        };
         for stream in [&client, &server] {
             stream.set_nodelay(true).expect("a socket can be set");
             shared

@@ -19,12 +19,25 @@ impl RedisSentinels {
     #[must_use]
     pub fn start() -> Self {
         let primary = RedisServer::start();
-        let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
-        let linked = || text(&replica.command(&["INFO", "replication"])).contains("master_link_status:up");
-        assert!(wait_for(Duration::from_secs(20), linked), "the replica did not find its primary");
+        let replica =
+            RedisServer::start_with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
+        let linked =
+            || text(&replica.command(&["INFO", "replication"])).contains("master_link_status:up");
+        assert!(
+            wait_for(Duration::from_secs(20), linked),
+            "the replica did not find its primary"
+        );
         let sentinels: Vec<_> = (0..3).map(|_| start_sentinel(primary.port())).collect();
-        let started = Self { primary, replica, sentinels, stale: Vec::new() };
-        assert!(wait_for(Duration::from_secs(20), || started.is_complete()), "the sentinels did not find one another");
+        let started = Self {
+            primary,
+            replica,
+            sentinels,
+            stale: Vec::new(),
+        };
+        assert!(
+            wait_for(Duration::from_secs(20), || started.is_complete()),
+            "the sentinels did not find one another"
+        );
         started
     }
 
@@ -38,14 +51,20 @@ impl RedisSentinels {
     /// The URL of a client.
     #[must_use]
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self.sentinels.iter().map(|(port, _)| format!("127.0.0.1:{port}")).collect();
+        let hosts: Vec<String> = self
+            .sentinels
+            .iter()
+            .map(|(port, _)| format!("127.0.0.1:{port}"))
+            .collect();
         format!("redis+sentinel://{}/mymaster", hosts.join(","))
     }
 
     /// The URL of a client that asks first a sentinel which is cut off, and still takes a dead server for the primary.
     pub fn url_by_way_of_a_stale_one(&mut self) -> String {
         let stale = start_sentinel(free_port());
-        let url = self.url().replacen("://", &format!("://127.0.0.1:{},", stale.0), 1);
+        let url = self
+            .url()
+            .replacen("://", &format!("://127.0.0.1:{},", stale.0), 1);
         self.stale.push(stale.1);
         url
     }

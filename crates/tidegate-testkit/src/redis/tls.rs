@@ -28,7 +28,10 @@ impl TlsFiles {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status();
-        assert!(made.is_ok_and(|status| status.success()), "openssl could not make certificates: is it installed?");
+        assert!(
+            made.is_ok_and(|status| status.success()),
+            "openssl could not make certificates: is it installed?"
+        );
         Self { folder }
     }
 
@@ -43,7 +46,11 @@ impl TlsFiles {
     pub fn start_server(&self) -> (RedisServer, u16) {
         let port = free_port();
         let port_text = port.to_string();
-        let (ca, certificate, key) = (self.path("ca.crt"), self.path("redis.crt"), self.path("redis.key"));
+        let (ca, certificate, key) = (
+            self.path("ca.crt"),
+            self.path("redis.crt"),
+            self.path("redis.key"),
+        );
         let settings = [
             "--tls-port",
             &port_text,
@@ -56,7 +63,10 @@ impl TlsFiles {
         ];
         let server = RedisServer::start_with(&settings);
         let listens = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        assert!(wait_for(Duration::from_secs(10), listens), "the server does not listen for TLS");
+        assert!(
+            wait_for(Duration::from_secs(10), listens),
+            "the server does not listen for TLS"
+        );
         (server, port)
     }
 }

@@ -1,5 +1,11 @@
 //! Requests over real sockets.
-#![allow(missing_docs, dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)] // Not every test uses all.
+#![allow(
+    missing_docs,
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used
+)] // Not every test uses all.
 
 use std::net::SocketAddr;
 
@@ -44,7 +50,11 @@ impl Connection {
         let response = self.0.send_request(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Answer { status: parts.status, headers: parts.headers, body }
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        }
     }
 
     pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Answer {
@@ -81,7 +91,11 @@ pub async fn passed_of_64_connections(address: SocketAddr, each: usize) -> usize
                     let answer = connection.get("/", &[]).await;
                     let is_denied = answer.status == StatusCode::TOO_MANY_REQUESTS;
                     assert!(is_denied || answer.status == StatusCode::OK, "{answer:?}");
-                    assert_eq!(answer.header("retry-after").is_some(), is_denied, "{answer:?}");
+                    assert_eq!(
+                        answer.header("retry-after").is_some(),
+                        is_denied,
+                        "{answer:?}"
+                    );
                     assert!(answer.header("ratelimit").is_some(), "{answer:?}");
                     passed += usize::from(!is_denied);
                 }

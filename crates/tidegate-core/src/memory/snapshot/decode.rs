@@ -5,7 +5,9 @@ use std::hash::Hasher;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{CHECKSUM_BYTES, DENIALS_AT, END, MAGIC, RestoreError, VERSION};
-use crate::algorithm::{BucketState, BucketVersions, CounterState, LogState, MAX_ENTRIES, StepState, WindowState};
+use crate::algorithm::{
+    BucketState, BucketVersions, CounterState, LogState, MAX_ENTRIES, StepState, WindowState,
+};
 use crate::identity::BucketNumbers;
 use crate::memory::fingerprint::Fingerprint;
 use crate::memory::line::{AMOUNT_BITS, Kind, Slot};
@@ -22,7 +24,10 @@ pub(super) struct Reader<'a>(&'a [u8]);
 impl<'a> Reader<'a> {
     /// A snapshot whose beginning, version and checksum are good, from behind these on.
     pub(super) fn checked(snapshot: &'a [u8]) -> Result<Self, RestoreError> {
-        let length = snapshot.len().checked_sub(CHECKSUM_BYTES).ok_or(RestoreError::Damaged("it is too short"))?;
+        let length = snapshot
+            .len()
+            .checked_sub(CHECKSUM_BYTES)
+            .ok_or(RestoreError::Damaged("it is too short"))?;
         let (content, checksum) = snapshot.split_at(length);
         let mut reader = Reader(content);
         if reader.array::<8>()? != *MAGIC {
@@ -45,7 +50,10 @@ impl<'a> Reader<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], RestoreError> {
-        let (head, rest) = self.0.split_first_chunk().ok_or(RestoreError::Damaged("it ends too early"))?;
+        let (head, rest) = self
+            .0
+            .split_first_chunk()
+            .ok_or(RestoreError::Damaged("it ends too early"))?;
         self.0 = rest;
         Ok(*head)
     }
@@ -60,7 +68,11 @@ impl<'a> Reader<'a> {
 
     fn amount(&mut self) -> Result<u64, RestoreError> {
         let amount = self.number()?;
-        if amount > MAX_AMOUNT { Err(RestoreError::Damaged("an amount is too large")) } else { Ok(amount) }
+        if amount > MAX_AMOUNT {
+            Err(RestoreError::Damaged("an amount is too large"))
+        } else {
+            Ok(amount)
+        }
     }
 
     pub(super) fn names(&mut self) -> Result<Vec<Box<str>>, RestoreError> {
@@ -68,9 +80,13 @@ impl<'a> Reader<'a> {
         let mut names: Vec<Box<str>> = Vec::new();
         for _ in 0..count {
             let length = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-            let (name, rest) = self.0.split_at_checked(length).ok_or(RestoreError::Damaged("it ends too early"))?;
+            let (name, rest) = self
+                .0
+                .split_at_checked(length)
+                .ok_or(RestoreError::Damaged("it ends too early"))?;
             self.0 = rest;
-            let name = std::str::from_utf8(name).map_err(|_| RestoreError::Damaged("a name is not text"))?;
+            let name = std::str::from_utf8(name)
+                .map_err(|_| RestoreError::Damaged("a name is not text"))?;
             names.push(name.into());
         }
         Ok(names)
@@ -89,28 +105,47 @@ impl<'a> Reader<'a> {
             _ => return Err(RestoreError::Damaged("an entry is of no known kind")),
         };
         let tag = self.byte()?;
-        let fingerprint = Fingerprint { low: self.number()?, high: self.number()?, tag };
+        let fingerprint = Fingerprint {
+            low: self.number()?,
+            high: self.number()?,
+            tag,
+        };
         // An empty slot has the fingerprint 0: an entry with it would not be counted.
         if fingerprint.is_zero() || usize::from(fingerprint.group().0) >= group_count {
-            return Err(RestoreError::Damaged("an entry has an impossible fingerprint"));
+            return Err(RestoreError::Damaged(
+                "an entry has an impossible fingerprint",
+            ));
         }
         let time = self.number()?;
         let amount = self.number()?;
         let record = match kind {
             // The amount of a record is the number of its states.
             Kind::Record => Some(self.record(amount)?),
-            _ if amount >> AMOUNT_BITS != 0 => return Err(RestoreError::Damaged("an amount is too large")),
+            _ if amount >> AMOUNT_BITS != 0 => {
+                return Err(RestoreError::Damaged("an amount is too large"));
+            }
             _ => None,
         };
-        let slot = Slot { kind, time, amount: if record.is_some() { 0 } else { amount } };
-        Ok(Some(Entry { fingerprint, slot, record, denials: first >> DENIALS_AT & 3 }))
+        let slot = Slot {
+            kind,
+            time,
+            amount: if record.is_some() { 0 } else { amount },
+        };
+        Ok(Some(Entry {
+            fingerprint,
+            slot,
+            record,
+            denials: first >> DENIALS_AT & 3,
+        }))
     }
 
     fn record(&mut self, states: u64) -> Result<Record, RestoreError> {
         if states > MAX_LIMITS as u64 {
             return Err(RestoreError::Damaged("an entry has too many limits"));
         }
-        let states: Vec<StepState> = (0..states).map(|_| self.state()).collect::<Result<_, _>>()?;
+        let states: Vec<StepState> = (0..states)
+            .map(|_| self.state())
+            .collect::<Result<_, _>>()?;
         Ok(Record::of_states(states))
     }
 
@@ -120,11 +155,20 @@ impl<'a> Reader<'a> {
             1 => {
                 let other_count = self.byte()?;
                 let (numbers, state) = self.bucket()?;
-                let others: Vec<_> = (0..other_count).map(|_| self.bucket()).collect::<Result<_, _>>()?;
+                let others: Vec<_> = (0..other_count)
+                    .map(|_| self.bucket())
+                    .collect::<Result<_, _>>()?;
                 let others = (!others.is_empty()).then(|| Box::new(others));
-                StepState::Bucket(BucketVersions { numbers, state, others })
+                StepState::Bucket(BucketVersions {
+                    numbers,
+                    state,
+                    others,
+                })
             }
-            2 => StepState::Window(WindowState { end: self.number()?, count: self.amount()? }),
+            2 => StepState::Window(WindowState {
+                end: self.number()?,
+                count: self.amount()?,
+            }),
             3 => StepState::Counter(CounterState {
                 end: self.number()?,
                 current: self.amount()?,
@@ -138,7 +182,14 @@ impl<'a> Reader<'a> {
     fn bucket(&mut self) -> Result<(BucketNumbers, BucketState), RestoreError> {
         let numbers = BucketNumbers::from_bytes(self.array()?);
         let mark = self.byte()?;
-        Ok((numbers, BucketState { free_at: self.number()?, part: self.amount()?, mark }))
+        Ok((
+            numbers,
+            BucketState {
+                free_at: self.number()?,
+                part: self.amount()?,
+                mark,
+            },
+        ))
     }
 
     /// Entries in order of time, each with a running total above that of the one before.

@@ -18,7 +18,10 @@ pub(super) struct Summed<W> {
 
 impl<W: Write> Summed<W> {
     pub(super) fn new(to: W) -> Self {
-        Self { to, sum: SipHasher13::new() }
+        Self {
+            to,
+            sum: SipHasher13::new(),
+        }
     }
 
     pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -41,7 +44,12 @@ impl<W: Write> Summed<W> {
     }
 
     pub(super) fn entry(&mut self, entry: &Entry) -> io::Result<()> {
-        let Entry { fingerprint, slot, record, denials } = entry;
+        let Entry {
+            fingerprint,
+            slot,
+            record,
+            denials,
+        } = entry;
         self.write_all(&[slot.kind as u8 | denials << DENIALS_AT, fingerprint.tag])?;
         self.number(fingerprint.low)?;
         self.number(fingerprint.high)?;
@@ -60,10 +68,15 @@ impl<W: Write> Summed<W> {
         match state {
             StepState::Fresh => self.write_all(&[0]),
             StepState::Bucket(versions) => {
-                let others = versions.others.as_deref().map_or(&[][..], |others| &others[..]);
+                let others = versions
+                    .others
+                    .as_deref()
+                    .map_or(&[][..], |others| &others[..]);
                 self.write_all(&[1, others.len() as u8])?;
                 self.bucket(versions.numbers, versions.state)?;
-                others.iter().try_for_each(|(numbers, state)| self.bucket(*numbers, *state))
+                others
+                    .iter()
+                    .try_for_each(|(numbers, state)| self.bucket(*numbers, *state))
             }
             StepState::Window(state) => {
                 self.write_all(&[2])?;

@@ -21,7 +21,9 @@ use super::line::Kind;
 use super::packed::counter_shifted;
 use super::table::Entry;
 use super::{MemoryStore, MemoryStoreBuilder, MemoryStoreError};
-use crate::algorithm::{BucketState, BucketVersions, CounterState, LogState, StepState, WindowState};
+use crate::algorithm::{
+    BucketState, BucketVersions, CounterState, LogState, StepState, WindowState,
+};
 use crate::record::Record;
 
 const MAGIC: &[u8; 8] = b"tidegate";
@@ -46,7 +48,9 @@ pub enum RestoreError {
     #[error("snapshot version {0}: expected {VERSION}")]
     Version(u32),
     /// A snapshot of another kind of processor: the same keys have other fingerprints here.
-    #[error("the snapshot was written on a processor of another kind, where keys have other fingerprints")]
+    #[error(
+        "the snapshot was written on a processor of another kind, where keys have other fingerprints"
+    )]
     OtherProcessor,
     /// The store could not be made.
     #[error(transparent)]
@@ -68,7 +72,10 @@ impl MemoryStore {
         out.write_all(MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
         out.write_all(&[u8::from(self.fingerprinter.has_cipher())])?;
-        self.secret.0.iter().try_for_each(|half| out.number(*half))?;
+        self.secret
+            .0
+            .iter()
+            .try_for_each(|half| out.number(*half))?;
         // The reader's times are those of the wall clock.
         out.number(wall_is_ahead_by.cast_unsigned())?;
         out.names(&self.table.groups.names())?;
@@ -102,7 +109,8 @@ impl MemoryStoreBuilder {
             return Err(RestoreError::OtherProcessor);
         }
         let now = store.table.clock().now().as_nanos();
-        let shift = Some(reader.number()?.cast_signed()).filter(|by_ns| by_ns.unsigned_abs() >= LEAST_SHIFT);
+        let shift = Some(reader.number()?.cast_signed())
+            .filter(|by_ns| by_ns.unsigned_abs() >= LEAST_SHIFT);
         let names = reader.names()?;
         let group_count = names.len() + 1;
         store.table.groups.set_names(names);
@@ -129,7 +137,8 @@ impl Entry {
             _ => self.slot.time.saturating_add_signed(by_ns),
         };
         if let Some(record) = &mut self.record {
-            *record = Record::of_states(record.as_states().iter().map(|state| shifted(state, by_ns)));
+            *record =
+                Record::of_states(record.as_states().iter().map(|state| shifted(state, by_ns)));
         }
     }
 }
@@ -139,18 +148,38 @@ fn shifted(state: &StepState, by_ns: i64) -> StepState {
     match state {
         StepState::Fresh => StepState::Fresh,
         StepState::Bucket(versions) => {
-            let shift = |state: BucketState| BucketState { free_at: later(state.free_at), ..state };
-            let others = versions
-                .others
-                .as_ref()
-                .map(|others| Box::new(others.iter().map(|(numbers, state)| (*numbers, shift(*state))).collect()));
-            StepState::Bucket(BucketVersions { numbers: versions.numbers, state: shift(versions.state), others })
+            let shift = |state: BucketState| BucketState {
+                free_at: later(state.free_at),
+                ..state
+            };
+            let others = versions.others.as_ref().map(|others| {
+                Box::new(
+                    others
+                        .iter()
+                        .map(|(numbers, state)| (*numbers, shift(*state)))
+                        .collect(),
+                )
+            });
+            StepState::Bucket(BucketVersions {
+                numbers: versions.numbers,
+                state: shift(versions.state),
+                others,
+            })
         }
-        StepState::Window(state) => StepState::Window(WindowState { end: later(state.end), ..*state }),
-        StepState::Counter(state) => StepState::Counter(CounterState { end: later(state.end), ..*state }),
+        StepState::Window(state) => StepState::Window(WindowState {
+            end: later(state.end),
+            ..*state
+        }),
+        StepState::Counter(state) => StepState::Counter(CounterState {
+            end: later(state.end),
+            ..*state
+        }),
         StepState::Log(state) => {
             let (base, entries) = state.parts();
-            StepState::Log(LogState::of_parts(base, entries.map(|(at, total)| (later(at), total))))
+            StepState::Log(LogState::of_parts(
+                base,
+                entries.map(|(at, total)| (later(at), total)),
+            ))
         }
     }
 }

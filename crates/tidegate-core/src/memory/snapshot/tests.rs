@@ -38,16 +38,26 @@ fn what_is_restored_decides_as_what_was_written() {
     let store = builder(&clock).build().unwrap();
     let policies: Vec<Policy> = POLICIES.iter().map(|text| text.parse().unwrap()).collect();
     let mut random = fastrand::Rng::with_seed(7);
-    let keys: Vec<String> = (0..40).map(|number| format!("a key of some length:{number}")).collect();
+    let keys: Vec<String> = (0..40)
+        .map(|number| format!("a key of some length:{number}"))
+        .collect();
     let mut steps = |stores: &[&MemoryStore], count: usize| {
         for _ in 0..count {
             clock.advance(std::time::Duration::from_micros(random.u64(0..400_000)));
-            let (policy, key) = (random.choice(&policies).unwrap(), random.choice(&keys).unwrap());
+            let (policy, key) = (
+                random.choice(&policies).unwrap(),
+                random.choice(&keys).unwrap(),
+            );
             let cost = Cost::from_thousandths(random.u64(0..3_000)).unwrap();
             let key = Key::new(key.as_bytes()).unwrap();
-            let answers: Vec<_> =
-                stores.iter().map(|store| store.check(&store.plan(policy, "api"), key, cost)).collect();
-            assert!(answers.windows(2).all(|two| two[0] == two[1]), "{policy} {answers:?}");
+            let answers: Vec<_> = stores
+                .iter()
+                .map(|store| store.check(&store.plan(policy, "api"), key, cost))
+                .collect();
+            assert!(
+                answers.windows(2).all(|two| two[0] == two[1]),
+                "{policy} {answers:?}"
+            );
         }
     };
     steps(&[&store], 3_000);
@@ -64,23 +74,36 @@ fn a_wall_clock_that_was_set_lets_nobody_off() {
         let clock = start();
         let store = builder(&clock).build().unwrap();
         // Windows of the clock begin elsewhere then.
-        let policies = POLICIES.iter().filter(|text| !matches!(**text, "fixed_window 50/hour"));
-        let policies: Vec<Policy> =
-            policies.filter(|text| !text.contains("/day")).map(|text| text.parse().unwrap()).collect();
+        let policies = POLICIES
+            .iter()
+            .filter(|text| !matches!(**text, "fixed_window 50/hour"));
+        let policies: Vec<Policy> = policies
+            .filter(|text| !text.contains("/day"))
+            .map(|text| text.parse().unwrap())
+            .collect();
         let key = Key::new(b"key").unwrap();
         let cost = Cost::try_from(7).unwrap();
         for policy in &policies {
             store.check(&store.plan(policy, ""), key, cost);
         }
         let mut bytes = Vec::new();
-        store.write_snapshot_at(&mut bytes, ahead_s * 1_000_000_000).unwrap();
+        store
+            .write_snapshot_at(&mut bytes, ahead_s * 1_000_000_000)
+            .unwrap();
         let wall = ManualClock::at(Timestamp::from_nanos(
-            clock.now().as_nanos().saturating_add_signed(ahead_s * 1_000_000_000),
+            clock
+                .now()
+                .as_nanos()
+                .saturating_add_signed(ahead_s * 1_000_000_000),
         ));
         let restored = builder(&wall).restore(&bytes).unwrap();
         for policy in &policies {
             let look = |store: &MemoryStore| store.check(&store.plan(policy, ""), key, Cost::ZERO);
-            assert_eq!(look(&restored).remaining(), look(&store).remaining(), "{policy} {ahead_s}");
+            assert_eq!(
+                look(&restored).remaining(),
+                look(&store).remaining(),
+                "{policy} {ahead_s}"
+            );
         }
     }
 }
@@ -102,9 +125,16 @@ fn a_smaller_store_keeps_what_it_has_room_for() {
     let store = builder(&clock).build().unwrap();
     let plan = store.plan(&"sliding_window_log 5/hour".parse().unwrap(), "");
     for number in 0..1_000 {
-        store.check(&plan, Key::new(format!("{number}").as_bytes()).unwrap(), Cost::ONE);
+        store.check(
+            &plan,
+            Key::new(format!("{number}").as_bytes()).unwrap(),
+            Cost::ONE,
+        );
     }
-    let small = builder(&clock).max_keys(100).restore(&written(&store)).unwrap();
+    let small = builder(&clock)
+        .max_keys(100)
+        .restore(&written(&store))
+        .unwrap();
     small.table.assert_sound();
     assert_eq!(small.stats().keys, 100);
 }
@@ -115,19 +145,30 @@ fn every_damage_is_noticed() {
     let store = builder(&clock).build().unwrap();
     for (number, policy) in POLICIES.iter().enumerate() {
         let plan = store.plan(&policy.parse().unwrap(), "");
-        store.check(&plan, Key::new(format!("{number}").as_bytes()).unwrap(), Cost::ONE);
+        store.check(
+            &plan,
+            Key::new(format!("{number}").as_bytes()).unwrap(),
+            Cost::ONE,
+        );
     }
     let good = written(&store);
     assert!(builder(&clock).restore(&good).is_ok());
     for end in 0..good.len() {
-        assert!(builder(&clock).restore(&good[..end]).is_err(), "cut at {end}");
+        assert!(
+            builder(&clock).restore(&good[..end]).is_err(),
+            "cut at {end}"
+        );
     }
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);
         assert!(builder(&clock).restore(&bad).is_err(), "a bit of byte {at}");
     }
-    assert!(builder(&clock).restore(&[&good[..], b"x"].concat()).is_err());
+    assert!(
+        builder(&clock)
+            .restore(&[&good[..], b"x"].concat())
+            .is_err()
+    );
 }
 
 /// A snapshot with a checksum that is good, whatever is in it.
@@ -150,7 +191,10 @@ fn b7_an_entry_with_the_fingerprint_of_an_empty_slot_is_refused() {
     entry.extend(u64::MAX.to_le_bytes());
     entry.extend([0; 8]);
     let content = [header, &entry, &[END], &1_u64.to_le_bytes()].concat();
-    assert!(matches!(builder(&clock).restore(&forged(&content)), Err(RestoreError::Damaged(_))));
+    assert!(matches!(
+        builder(&clock).restore(&forged(&content)),
+        Err(RestoreError::Damaged(_))
+    ));
 }
 
 /// Whatever a forged snapshot holds: it is refused, or the store decides, evicts and writes with it.
@@ -175,10 +219,13 @@ fn b7_forged_snapshots_are_refused_or_harmless() {
             let hostile = [0, 1, 0x7f, 0x80, 0xff, random.u8(..)];
             bad[at] = *random.choice(&hostile).unwrap();
             if random.bool() && at + 8 <= bad.len() {
-                bad[at..at + 8].copy_from_slice(&[u64::MAX, 0, 1 << 63, 1][random.usize(0..4)].to_le_bytes());
+                bad[at..at + 8]
+                    .copy_from_slice(&[u64::MAX, 0, 1 << 63, 1][random.usize(0..4)].to_le_bytes());
             }
         }
-        let Ok(store) = builder(&clock).max_keys(100).restore(&forged(&bad)) else { continue };
+        let Ok(store) = builder(&clock).max_keys(100).restore(&forged(&bad)) else {
+            continue;
+        };
         restored += 1;
         for number in 0..20 {
             let plan = store.plan(random.choice(&policies).unwrap(), "api");
@@ -202,18 +249,32 @@ fn b2_a_snapshot_is_restored_within_the_budget() {
     let store = builder(&clock).build().unwrap();
     let plan = store.plan(&"sliding_window_log 100/hour".parse().unwrap(), "");
     for number in 0..1_000 {
-        store.check(&plan, Key::new(format!("{number}").as_bytes()).unwrap(), Cost::ONE);
+        store.check(
+            &plan,
+            Key::new(format!("{number}").as_bytes()).unwrap(),
+            Cost::ONE,
+        );
     }
-    let small = builder(&clock).max_record_bytes(40_000).restore(&written(&store)).unwrap();
+    let small = builder(&clock)
+        .max_record_bytes(40_000)
+        .restore(&written(&store))
+        .unwrap();
     small.table.assert_sound();
-    assert!(small.stats().record_bytes <= 40_000 && small.stats().keys > 50, "{:?}", small.stats());
+    assert!(
+        small.stats().record_bytes <= 40_000 && small.stats().keys > 50,
+        "{:?}",
+        small.stats()
+    );
 }
 
 /// The entry of a bucket says that it is a record: neither a check nor the next snapshot fails over it.
 #[test]
 fn b7_an_entry_of_another_kind_is_as_good_as_none() {
     let clock = start();
-    let (bucket, log): (Policy, Policy) = ("7/hour".parse().unwrap(), "sliding_window_log 5/hour".parse().unwrap());
+    let (bucket, log): (Policy, Policy) = (
+        "7/hour".parse().unwrap(),
+        "sliding_window_log 5/hour".parse().unwrap(),
+    );
     let key = |text: &'static str| Key::new(text.as_bytes()).unwrap();
     let store = builder(&clock).build().unwrap();
     store.check(&store.plan(&bucket, ""), key("bucket"), Cost::ONE);
@@ -227,7 +288,15 @@ fn b7_an_entry_of_another_kind_is_as_good_as_none() {
     let (bucket, log) = (store.plan(&bucket, ""), store.plan(&log, ""));
     store.check(&log, key("log"), Cost::ONE);
     for thousandths in [1_500, 1_000] {
-        assert!(store.check(&bucket, key("bucket"), Cost::from_thousandths(thousandths).unwrap()).is_allowed());
+        assert!(
+            store
+                .check(
+                    &bucket,
+                    key("bucket"),
+                    Cost::from_thousandths(thousandths).unwrap()
+                )
+                .is_allowed()
+        );
         assert!(!written(&store).is_empty());
     }
     store.reset(&bucket, key("bucket"));
@@ -243,5 +312,10 @@ fn a_policy_name_of_any_length_is_written_and_read() {
     let (name, key) = ("n".repeat(300), Key::new(b"k").unwrap());
     store.check(&store.plan(&policy, &name), key, Cost::ONE);
     let store = builder(&clock).restore(&written(&store)).unwrap();
-    assert_eq!(store.check(&store.plan(&policy, &name), key, Cost::ZERO).remaining(), 4);
+    assert_eq!(
+        store
+            .check(&store.plan(&policy, &name), key, Cost::ZERO)
+            .remaining(),
+        4
+    );
 }

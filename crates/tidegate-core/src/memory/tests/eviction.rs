@@ -15,14 +15,24 @@ fn a2_a_full_store_drops_what_was_asked_for_longest_ago() {
         ask(new);
     }
     assert!((0..100).all(|key| used(&limiter, &key.to_string()) >= 11));
-    let kept = |keys: std::ops::Range<u64>| keys.filter(|key| used(&limiter, &key.to_string()) > 0).count();
+    let kept = |keys: std::ops::Range<u64>| {
+        keys.filter(|key| used(&limiter, &key.to_string()) > 0)
+            .count()
+    };
     assert!(kept(1_500..2_000) >= 490, "{}", kept(1_500..2_000));
 }
 
 /// Uses up a key's limit, and is denied so often.
 fn exhaust(limiter: &Limiter, key: &str, denials: u32) {
     let capacity = limiter.policy().limits()[0].capacity();
-    assert!(limiter.check(key).cost(capacity).now().unwrap().is_allowed());
+    assert!(
+        limiter
+            .check(key)
+            .cost(capacity)
+            .now()
+            .unwrap()
+            .is_allowed()
+    );
     for _ in 0..denials {
         assert!(limiter.check(key).cost(capacity).now().unwrap().is_denied());
     }
@@ -40,7 +50,17 @@ fn a2_a_flood_that_is_not_denied_frees_no_quiet_denied_key() {
             clock.advance(Duration::from_micros(20));
             limiter.check(&format!("{flood}")).now().unwrap();
         }
-        let still = denied.iter().filter(|key| limiter.check(*key).cost(capacity).now().unwrap().is_denied()).count();
+        let still = denied
+            .iter()
+            .filter(|key| {
+                limiter
+                    .check(*key)
+                    .cost(capacity)
+                    .now()
+                    .unwrap()
+                    .is_denied()
+            })
+            .count();
         assert_eq!(still, denied.len(), "{policy}");
         assert_eq!(limiter.store().stats().keys, 1_000);
         assert_eq!(limiter.store().stats().denied_evictions, 0, "{policy}");
@@ -58,7 +78,11 @@ fn a2_a_flood_frees_no_quiet_denied_key_by_chance() {
             clock.advance(Duration::from_micros(20));
             limiter.check(&format!("{flood}")).now().unwrap();
         }
-        assert!(denied.iter().all(|key| limiter.check(key).cost(5).now().unwrap().is_denied()));
+        assert!(
+            denied
+                .iter()
+                .all(|key| limiter.check(key).cost(5).now().unwrap().is_denied())
+        );
     }
 }
 
@@ -67,7 +91,10 @@ fn a2_a_flood_frees_no_quiet_denied_key_by_chance() {
 fn a2_no_flood_frees_a_client_that_keeps_asking() {
     for (policy, flood_policy) in [
         ("sliding_window_log 5/minute", "sliding_window_log 5/minute"),
-        ("fixed_window 5/minute anchor=first_hit", "fixed_window 5/minute anchor=first_hit"),
+        (
+            "fixed_window 5/minute anchor=first_hit",
+            "fixed_window 5/minute anchor=first_hit",
+        ),
         ("5/minute", "5/minute"),
         ("5/minute", "fixed_window 5/day"),
     ] {
@@ -81,7 +108,11 @@ fn a2_no_flood_frees_a_client_that_keeps_asking() {
                 for _ in 0..4_000 {
                     new += 1;
                     for _ in 0..times {
-                        flood.check(&format!("flood {new}")).cost(flood_cost).now().unwrap();
+                        flood
+                            .check(&format!("flood {new}"))
+                            .cost(flood_cost)
+                            .now()
+                            .unwrap();
                     }
                 }
                 clock.advance(Duration::from_millis(100));
@@ -90,7 +121,10 @@ fn a2_no_flood_frees_a_client_that_keeps_asking() {
                     passed += u64::from(limiter.check("client").now().unwrap().is_allowed());
                 }
             }
-            assert_eq!(passed, 5, "{policy} under {flood_policy}, {times} times {flood_cost}");
+            assert_eq!(
+                passed, 5,
+                "{policy} under {flood_policy}, {times} times {flood_cost}"
+            );
         }
     }
 }
@@ -100,11 +134,16 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
     let (login, clock) = limiter("5/hour", 10_000);
     let name = |name: &str| crate::Name::new(name).unwrap();
     let policy = login.policy().clone();
-    let [login, api] = ["login", "api"].map(|policy_name| login.in_namespace(&name(policy_name), policy.clone()));
-    let denied: Vec<String> = (0..1_000).map(|number| format!("denied {number}")).collect();
+    let [login, api] =
+        ["login", "api"].map(|policy_name| login.in_namespace(&name(policy_name), policy.clone()));
+    let denied: Vec<String> = (0..1_000)
+        .map(|number| format!("denied {number}"))
+        .collect();
     denied.iter().for_each(|key| exhaust(&login, key, 1));
     let quiet: Vec<String> = (0..1_000).map(|number| format!("quiet {number}")).collect();
-    quiet.iter().for_each(|key| assert!(login.check(key).now().unwrap().is_allowed()));
+    quiet
+        .iter()
+        .for_each(|key| assert!(login.check(key).now().unwrap().is_allowed()));
     for flood in 0..100_000 {
         clock.advance(Duration::from_micros(20));
         // Denied and not, once and often.
@@ -112,14 +151,31 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
             api.check(&format!("{flood}")).cost(4).now().unwrap();
         }
     }
-    assert!(denied.iter().all(|key| login.check(key).now().unwrap().is_denied()));
+    assert!(
+        denied
+            .iter()
+            .all(|key| login.check(key).now().unwrap().is_denied())
+    );
     assert!(quiet.iter().all(|key| used(&login, key) == 1));
     // A policy that has less than its share gets it back from one that has more.
-    (0..9_000).for_each(|key| assert!(login.check(&format!("more {key}")).now().unwrap().is_allowed()));
-    let kept = (6_000..9_000).filter(|key| used(&login, &format!("more {key}")) > 0).count();
+    (0..9_000).for_each(|key| {
+        assert!(
+            login
+                .check(&format!("more {key}"))
+                .now()
+                .unwrap()
+                .is_allowed()
+        )
+    });
+    let kept = (6_000..9_000)
+        .filter(|key| used(&login, &format!("more {key}")) > 0)
+        .count();
     assert!(kept >= 2_800, "{kept}");
     let groups = &api.store().table.groups;
-    assert_eq!([1, 2].map(|group| groups.keys(fingerprint::Group(group))), [5_000, 5_000]);
+    assert_eq!(
+        [1, 2].map(|group| groups.keys(fingerprint::Group(group))),
+        [5_000, 5_000]
+    );
     api.store().table.assert_sound();
 }
 
@@ -143,15 +199,24 @@ fn b2_records_stay_within_their_budget() {
         .clock(clock.clone())
         .build_with(SECRET)
         .unwrap();
-    let eight = (1..=8).map(|period| format!("fixed_window 9 per {period} hours")).collect::<Vec<_>>().join("; ");
+    let eight = (1..=8)
+        .map(|period| format!("fixed_window 9 per {period} hours"))
+        .collect::<Vec<_>>()
+        .join("; ");
     let limiter = Limiter::new(store, eight.parse().unwrap());
     exhaust(&limiter, "denied", 3);
     for key in 0..20_000 {
         limiter.check(&key.to_string()).now().unwrap();
     }
     let stats = limiter.store().stats();
-    assert!(stats.record_bytes <= 1 << 20 && stats.record_bytes > 1 << 19, "{stats:?}");
-    assert!(stats.record_evictions > 10_000 && stats.keys > 500, "{stats:?}");
+    assert!(
+        stats.record_bytes <= 1 << 20 && stats.record_bytes > 1 << 19,
+        "{stats:?}"
+    );
+    assert!(
+        stats.record_evictions > 10_000 && stats.keys > 500,
+        "{stats:?}"
+    );
     assert!(limiter.check("denied").now().unwrap().is_denied());
     limiter.store().table.assert_sound();
     // Logs count by their entries.
@@ -176,7 +241,10 @@ fn b2_records_stay_within_their_budget() {
 fn a2_a_flood_of_records_frees_no_quiet_denied_key() {
     for policy in ["sliding_window_log 5/day", "5/day; fixed_window 5/day"] {
         let clock = ManualClock::new();
-        let builder = MemoryStore::builder().max_keys(100_000).max_record_bytes(4 << 20).clock(clock);
+        let builder = MemoryStore::builder()
+            .max_keys(100_000)
+            .max_record_bytes(4 << 20)
+            .clock(clock);
         let limiter = Limiter::new(builder.build_with(SECRET).unwrap(), policy.parse().unwrap());
         let denied: Vec<String> = (0..200).map(|number| format!("denied {number}")).collect();
         denied.iter().for_each(|key| exhaust(&limiter, key, 1));
@@ -184,8 +252,15 @@ fn a2_a_flood_of_records_frees_no_quiet_denied_key() {
             limiter.check(&format!("{flood}")).now().unwrap();
         }
         let stats = limiter.store().stats();
-        assert!(stats.record_evictions > 100_000 && stats.record_bytes <= 4 << 20, "{stats:?}");
-        assert_eq!(denied.iter().filter(|key| used(&limiter, key) < 5).count(), 0, "{policy}: {stats:?}");
+        assert!(
+            stats.record_evictions > 100_000 && stats.record_bytes <= 4 << 20,
+            "{stats:?}"
+        );
+        assert_eq!(
+            denied.iter().filter(|key| used(&limiter, key) < 5).count(),
+            0,
+            "{policy}: {stats:?}"
+        );
     }
 }
 
@@ -200,17 +275,28 @@ fn b2_a_log_has_at_most_a_million_entries() {
     assert!(bytes < 40_000_000, "{bytes}");
     // All of them count, until the last one expires.
     let look = limiter.check("k").cost(0).now().unwrap();
-    assert_eq!((look.remaining(), look.reset_after()), (998_999, Duration::from_secs(86_400)));
+    assert_eq!(
+        (look.remaining(), look.reset_after()),
+        (998_999, Duration::from_secs(86_400))
+    );
 }
 
 /// A few keys of one policy fill the budget: those of another one are not evicted for them.
 #[test]
 fn a2_large_logs_of_one_policy_evict_no_record_of_another() {
     let clock = ManualClock::new();
-    let builder = MemoryStore::builder().max_keys(100_000).max_record_bytes(8 << 20).clock(clock.clone());
+    let builder = MemoryStore::builder()
+        .max_keys(100_000)
+        .max_record_bytes(8 << 20)
+        .clock(clock.clone());
     let store = builder.build_with(SECRET).unwrap();
     let key = |text: &'static str| Key::new(text.as_bytes()).unwrap();
-    let login = store.plan(&"fixed_window 5/minute; fixed_window 20/day".parse().unwrap(), "login");
+    let login = store.plan(
+        &"fixed_window 5/minute; fixed_window 20/day"
+            .parse()
+            .unwrap(),
+        "login",
+    );
     let bulk = store.plan(&"sliding_window_log 100_000/day".parse().unwrap(), "bulk");
     let names: Vec<String> = (0..5_000).map(|number| format!("user:{number}")).collect();
     for name in &names {
@@ -225,8 +311,15 @@ fn a2_large_logs_of_one_policy_evict_no_record_of_another() {
         }
     }
     let stats = store.stats();
-    assert!(stats.record_bytes <= 8 << 20 && stats.record_evictions > 0, "{stats:?}");
-    let is_denied = |name: &&String| store.check(&login, Key::new(name.as_bytes()).unwrap(), Cost::ONE).is_denied();
+    assert!(
+        stats.record_bytes <= 8 << 20 && stats.record_evictions > 0,
+        "{stats:?}"
+    );
+    let is_denied = |name: &&String| {
+        store
+            .check(&login, Key::new(name.as_bytes()).unwrap(), Cost::ONE)
+            .is_denied()
+    };
     assert_eq!(names.iter().filter(is_denied).count(), names.len());
     store.table.assert_sound();
 }
@@ -235,11 +328,19 @@ fn a2_large_logs_of_one_policy_evict_no_record_of_another() {
 #[test]
 fn a2_no_client_frees_itself_by_a_log_that_exceeds_the_budget() {
     let clock = ManualClock::new();
-    let builder = MemoryStore::builder().max_keys(10_000).max_record_bytes(100_000).clock(clock.clone());
+    let builder = MemoryStore::builder()
+        .max_keys(10_000)
+        .max_record_bytes(100_000)
+        .clock(clock.clone());
     let store = builder.build_with(SECRET).unwrap();
     let key = |text: &'static str| Key::new(text.as_bytes()).unwrap();
     let log = store.plan(&"sliding_window_log 8_000/hour".parse().unwrap(), "log");
-    let user = store.plan(&"fixed_window 1_000_000/hour; fixed_window 1_000_000/day".parse().unwrap(), "user");
+    let user = store.plan(
+        &"fixed_window 1_000_000/hour; fixed_window 1_000_000/day"
+            .parse()
+            .unwrap(),
+        "user",
+    );
     let mut passed = 0;
     for _ in 0..20_000 {
         clock.advance(Duration::from_nanos(1));
@@ -253,10 +354,18 @@ fn a2_no_client_frees_itself_by_a_log_that_exceeds_the_budget() {
 #[test]
 fn a2_a_large_log_evicts_no_small_record_of_its_own_policy() {
     let clock = ManualClock::new();
-    let builder = MemoryStore::builder().max_keys(100_000).max_record_bytes(1 << 20).clock(clock.clone());
-    let limiter = Limiter::new(builder.build_with(SECRET).unwrap(), "sliding_window_log 5/day".parse().unwrap());
+    let builder = MemoryStore::builder()
+        .max_keys(100_000)
+        .max_record_bytes(1 << 20)
+        .clock(clock.clone());
+    let limiter = Limiter::new(
+        builder.build_with(SECRET).unwrap(),
+        "sliding_window_log 5/day".parse().unwrap(),
+    );
     let limiter = limiter.in_namespace(&crate::Name::new("p").unwrap(), limiter.policy().clone());
-    let denied: Vec<String> = (0..1_000).map(|number| format!("denied {number}")).collect();
+    let denied: Vec<String> = (0..1_000)
+        .map(|number| format!("denied {number}"))
+        .collect();
     denied.iter().for_each(|key| exhaust(&limiter, key, 1));
     let large = limiter.with_policy("sliding_window_log 1_000_000/day".parse().unwrap());
     for _ in 0..100_000 {
@@ -264,9 +373,17 @@ fn a2_a_large_log_evicts_no_small_record_of_its_own_policy() {
         assert!(large.check("large").cost(0.001).now().unwrap().is_allowed());
     }
     assert!(limiter.store().stats().record_bytes > 1 << 20);
-    assert!(denied.iter().all(|key| limiter.check(key).now().unwrap().is_denied()));
+    assert!(
+        denied
+            .iter()
+            .all(|key| limiter.check(key).now().unwrap().is_denied())
+    );
     // Another client's request evicts what is too large.
     limiter.check("new").now().unwrap();
     assert!(limiter.store().stats().record_bytes < 1 << 20);
-    assert!(denied.iter().all(|key| limiter.check(key).now().unwrap().is_denied()));
+    assert!(
+        denied
+            .iter()
+            .all(|key| limiter.check(key).now().unwrap().is_denied())
+    );
 }

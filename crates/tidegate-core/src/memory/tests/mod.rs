@@ -19,8 +19,13 @@ fn limiter(policy: &str, max_keys: u64) -> (Limiter, ManualClock) {
 
 fn limiter_with(secret: Secret, policy: &str, max_keys: u64) -> (Limiter, ManualClock) {
     let clock = ManualClock::new();
-    let builder = MemoryStore::builder().max_keys(max_keys).clock(clock.clone());
-    (Limiter::new(builder.build_with(secret).unwrap(), policy.parse().unwrap()), clock)
+    let builder = MemoryStore::builder()
+        .max_keys(max_keys)
+        .clock(clock.clone());
+    (
+        Limiter::new(builder.build_with(secret).unwrap(), policy.parse().unwrap()),
+        clock,
+    )
 }
 
 fn used(limiter: &Limiter, key: &str) -> u64 {
@@ -48,12 +53,23 @@ fn as_many_keys_as_it_says_and_not_one_more() {
             for key in 0..max_keys {
                 limiter.check(&format!("{key}")).cost(2).now().unwrap();
             }
-            assert!((0..max_keys).all(|key| used(&limiter, &key.to_string()) == 2), "{policy} {max_keys}");
+            assert!(
+                (0..max_keys).all(|key| used(&limiter, &key.to_string()) == 2),
+                "{policy} {max_keys}"
+            );
             let stats = limiter.store().stats();
-            assert_eq!((stats.keys, stats.evictions), (max_keys, 0), "{policy} {max_keys}");
+            assert_eq!(
+                (stats.keys, stats.evictions),
+                (max_keys, 0),
+                "{policy} {max_keys}"
+            );
             limiter.check("one more").now().unwrap();
             let stats = limiter.store().stats();
-            assert_eq!((stats.keys, stats.evictions), (max_keys, 1), "{policy} {max_keys}");
+            assert_eq!(
+                (stats.keys, stats.evictions),
+                (max_keys, 1),
+                "{policy} {max_keys}"
+            );
             assert_eq!(used(&limiter, "one more"), 1);
         }
     }
@@ -91,7 +107,11 @@ fn a_reset_key_starts_afresh_and_others_do_not() {
         }
         limiter.reset("nobody").now().unwrap();
         for key in 0..1_000 {
-            assert_eq!(used(&limiter, &key.to_string()), if key % 2 == 0 { 0 } else { 3 }, "{policy}");
+            assert_eq!(
+                used(&limiter, &key.to_string()),
+                if key % 2 == 0 { 0 } else { 3 },
+                "{policy}"
+            );
         }
         assert_eq!(limiter.store().stats().keys, 500);
     }
@@ -112,29 +132,57 @@ fn a_look_a_denial_and_a_refund_of_nothing_keep_nothing() {
 fn a1_a_named_policy_keeps_the_counts_of_windows_and_logs_when_its_numbers_change() {
     let changes = [
         ("fixed_window 10/minute", "fixed_window 90/minute", true),
-        ("sliding_window_counter 100/minute", "sliding_window_counter 10_000_000/minute", true),
-        ("sliding_window_counter 10_000_000/minute", "sliding_window_counter 100/minute", true),
-        ("sliding_window_log 10/minute", "sliding_window_log 20/minute", true),
-        ("fixed_window 10/minute; 100/hour", "20/hour; fixed_window 9/minute", true),
+        (
+            "sliding_window_counter 100/minute",
+            "sliding_window_counter 10_000_000/minute",
+            true,
+        ),
+        (
+            "sliding_window_counter 10_000_000/minute",
+            "sliding_window_counter 100/minute",
+            true,
+        ),
+        (
+            "sliding_window_log 10/minute",
+            "sliding_window_log 20/minute",
+            true,
+        ),
+        (
+            "fixed_window 10/minute; 100/hour",
+            "20/hour; fixed_window 9/minute",
+            true,
+        ),
         ("10/minute", "20/minute burst=30", false),
         ("10/minute", "10/minute burst=9", false),
         ("10/minute; 100/hour", "20/minute; 90/hour", false),
         ("10/minute", "10/hour", false),
         ("10/minute", "gcra 10/minute", false),
-        ("fixed_window 10/minute", "fixed_window 10/minute anchor=first_hit", false),
+        (
+            "fixed_window 10/minute",
+            "fixed_window 10/minute anchor=first_hit",
+            false,
+        ),
     ];
     for (before, after, is_kept) in changes {
         let (unnamed, _) = limiter(before, 100);
-        let named = unnamed.in_namespace(&crate::Name::new("api").unwrap(), unnamed.policy().clone());
+        let named =
+            unnamed.in_namespace(&crate::Name::new("api").unwrap(), unnamed.policy().clone());
         for (limiter, keeps) in [(&named, is_kept), (&unnamed, false)] {
             limiter.check("k").cost(6).now().unwrap();
             let changed = limiter.with_policy(after.parse().unwrap());
             let decision = changed.check("k").cost(0).now().unwrap();
-            assert_eq!(decision.remaining() < decision.limit(), keeps, "{before} -> {after}: {decision:?}");
+            assert_eq!(
+                decision.remaining() < decision.limit(),
+                keeps,
+                "{before} -> {after}: {decision:?}"
+            );
             // And back again, with something taken in between.
             changed.check("k").now().unwrap();
             let decision = limiter.check("k").cost(0).now().unwrap();
-            assert!(decision.remaining() <= decision.limit() - 6, "{after} -> {before}: {decision:?}");
+            assert!(
+                decision.remaining() <= decision.limit() - 6,
+                "{after} -> {before}: {decision:?}"
+            );
         }
     }
 }
@@ -175,18 +223,34 @@ fn keys_of_any_length_and_any_bytes() {
         b"a_b".to_vec(),
         b"a b".to_vec(),
     ]);
-    keys.extend(["{", "}", "{}", "{a}", "\r\n", "e\u{301}", "é"].map(|text| text.as_bytes().to_vec()));
+    keys.extend(
+        ["{", "}", "{}", "{a}", "\r\n", "e\u{301}", "é"].map(|text| text.as_bytes().to_vec()),
+    );
     for key in &keys {
-        assert!(limiter.check(key).now().unwrap().is_allowed(), "{} bytes", key.len());
-        assert!(limiter.check(key).now().unwrap().is_denied(), "{} bytes", key.len());
+        assert!(
+            limiter.check(key).now().unwrap().is_allowed(),
+            "{} bytes",
+            key.len()
+        );
+        assert!(
+            limiter.check(key).now().unwrap().is_denied(),
+            "{} bytes",
+            key.len()
+        );
     }
 }
 
 #[test]
 fn sizes_that_cannot_be_are_refused() {
-    assert_eq!(MemoryStore::builder().max_keys(0).build().unwrap_err(), MemoryStoreError::NoKeys);
+    assert_eq!(
+        MemoryStore::builder().max_keys(0).build().unwrap_err(),
+        MemoryStoreError::NoKeys
+    );
     for max_keys in [u64::MAX, u64::MAX / 100, 1 << 56] {
-        let error = MemoryStore::builder().max_keys(max_keys).build().unwrap_err();
+        let error = MemoryStore::builder()
+            .max_keys(max_keys)
+            .build()
+            .unwrap_err();
         assert_eq!(error, MemoryStoreError::OutOfMemory { max_keys });
     }
 }
@@ -223,7 +287,12 @@ fn a_late_thread_does_not_turn_back_time() {
         let all = Cost::try_from(10).unwrap();
         assert!(store.run::<Checking>(&plan, place, now, all).is_allowed());
         let late = now - 500_000_000_000;
-        assert!(store.run::<Checking>(&plan, place, late, Cost::ONE).is_denied(), "{policy}");
+        assert!(
+            store
+                .run::<Checking>(&plan, place, late, Cost::ONE)
+                .is_denied(),
+            "{policy}"
+        );
         let seen = store.run::<Checking>(&plan, place, now, Cost::ZERO);
         assert_eq!(seen.reset_after(), Duration::from_secs(reset), "{policy}");
     }
@@ -233,7 +302,10 @@ fn a_late_thread_does_not_turn_back_time() {
 fn a_plan_does_not_tell_its_secret() {
     let store = MemoryStore::builder().max_keys(10).build().unwrap();
     let shown = format!("{:?}", store.plan(&"1/s".parse().unwrap(), ""));
-    assert!(shown.contains("kept") && !shown.contains("SipHasher") && !shown.contains("m128i"), "{shown}");
+    assert!(
+        shown.contains("kept") && !shown.contains("SipHasher") && !shown.contains("m128i"),
+        "{shown}"
+    );
 }
 
 /// Random keys come, are forgotten, expire and are dropped, on stores from nearly empty to always full: whatever

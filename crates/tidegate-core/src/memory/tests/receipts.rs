@@ -14,7 +14,10 @@ fn cost(units: u64) -> Cost {
 
 fn store() -> (MemoryStore, ManualClock) {
     let clock = ManualClock::new();
-    (MemoryStore::builder().clock(clock.clone()).build().unwrap(), clock)
+    (
+        MemoryStore::builder().clock(clock.clone()).build().unwrap(),
+        clock,
+    )
 }
 
 /// Receipts are found by an identity in which the order of limits does not matter.
@@ -24,7 +27,8 @@ fn a3_a_late_receipt_frees_nothing_in_whatever_order_the_limits_are_written() {
         let (take, clock) = limiter("10/second; gcra 1_000/day", 100);
         let settle = take.with_policy(other.parse().unwrap());
         for number in 0..100 {
-            let (decision, is_kept) = ready(take.check_with_receipt_id(b"k", Cost::ONE, &number.to_string())).unwrap();
+            let (decision, is_kept) =
+                ready(take.check_with_receipt_id(b"k", Cost::ONE, &number.to_string())).unwrap();
             assert!(decision.is_allowed() && is_kept);
             clock.advance(Duration::from_millis(100));
         }
@@ -32,7 +36,11 @@ fn a3_a_late_receipt_frees_nothing_in_whatever_order_the_limits_are_written() {
         let mut at_once = 0;
         for number in 0..100 {
             at_once += u32::from(take.check("k").now().unwrap().is_allowed());
-            assert!(ready(settle.settle_receipt_id(b"k", &number.to_string(), Cost::ZERO)).unwrap().is_some());
+            assert!(
+                ready(settle.settle_receipt_id(b"k", &number.to_string(), Cost::ZERO))
+                    .unwrap()
+                    .is_some()
+            );
         }
         assert_eq!(at_once, 10, "{other}");
     }
@@ -46,36 +54,80 @@ fn a3_a_receipt_of_one_bucket_gives_nothing_to_another() {
     for number in 0..5 {
         ready(old.check_with_receipt_id(b"k", Cost::ONE, &number.to_string())).unwrap();
     }
-    let pass = || (0..20).filter(|_| new.check("k").now().unwrap().is_allowed()).count();
+    let pass = || {
+        (0..20)
+            .filter(|_| new.check("k").now().unwrap().is_allowed())
+            .count()
+    };
     let before = pass();
     for number in 0..5 {
         // The window gives back, the bucket does not.
-        assert!(ready(new.settle_receipt_id(b"k", &number.to_string(), Cost::ZERO)).unwrap().is_some());
+        assert!(
+            ready(new.settle_receipt_id(b"k", &number.to_string(), Cost::ZERO))
+                .unwrap()
+                .is_some()
+        );
     }
     assert_eq!((before, pass()), (6, 0));
 }
 
 #[test]
 fn a3_receipts_that_were_settled_take_no_room() {
-    let gate = Gate::memory(Book::new().with("p", Rules::new("fixed_window 9/hour".parse().unwrap())).unwrap());
-    assert!(ready(gate.decide_with_receipt(Subject::new("p", "first"), "first")).unwrap().1);
-    let free = |key| Subject { cost: Cost::ZERO, ..Subject::new("p", key) };
+    let gate = Gate::memory(
+        Book::new()
+            .with("p", Rules::new("fixed_window 9/hour".parse().unwrap()))
+            .unwrap(),
+    );
+    assert!(
+        ready(gate.decide_with_receipt(Subject::new("p", "first"), "first"))
+            .unwrap()
+            .1
+    );
+    let free = |key| Subject {
+        cost: Cost::ZERO,
+        ..Subject::new("p", key)
+    };
     for number in 0..70_000 {
         let id = number.to_string();
-        assert!(ready(gate.decide_with_receipt(Subject::new("p", "other"), &id)).unwrap().1);
+        assert!(
+            ready(gate.decide_with_receipt(Subject::new("p", "other"), &id))
+                .unwrap()
+                .1
+        );
         assert!(ready(gate.settle(free("other"), &id)).unwrap().is_some());
     }
-    assert!(ready(gate.settle(free("first"), "first")).unwrap().is_some());
-    assert!(ready(gate.settle(free("first"), "first")).unwrap().is_none(), "once");
+    assert!(
+        ready(gate.settle(free("first"), "first"))
+            .unwrap()
+            .is_some()
+    );
+    assert!(
+        ready(gate.settle(free("first"), "first"))
+            .unwrap()
+            .is_none(),
+        "once"
+    );
 }
 
 /// The bucket is full again long before the actual cost is known.
 #[test]
 fn a3_a_higher_cost_is_charged_after_the_limit_has_reset() {
     let (store, clock) = store();
-    let gate = Gate::new(store, Book::new().with("p", Rules::new("100_000/minute".parse().unwrap())).unwrap());
-    let subject = |units| Subject { cost: cost(units), ..Subject::new("p", "k") };
-    assert!(ready(gate.decide_with_receipt(subject(100), "r")).unwrap().1);
+    let gate = Gate::new(
+        store,
+        Book::new()
+            .with("p", Rules::new("100_000/minute".parse().unwrap()))
+            .unwrap(),
+    );
+    let subject = |units| Subject {
+        cost: cost(units),
+        ..Subject::new("p", "k")
+    };
+    assert!(
+        ready(gate.decide_with_receipt(subject(100), "r"))
+            .unwrap()
+            .1
+    );
     clock.advance(Duration::from_secs(300));
     let settled = ready(gate.settle(subject(50_000), "r")).unwrap().unwrap();
     assert_eq!(settled.remaining(), 50_100);
@@ -93,22 +145,46 @@ fn a5_a_denied_request_on_several_keys_writes_nothing() {
     }
     clock.advance(Duration::from_secs(600));
     let entries = |store: &MemoryStore| -> Vec<_> {
-        (0..store.table.lines.len()).flat_map(|line| store.table.entries(line)).collect()
+        (0..store.table.lines.len())
+            .flat_map(|line| store.table.entries(line))
+            .collect()
     };
     let before = entries(&store);
-    let answers =
-        store.admit(&[(&log, key("k"), Cost::ONE), (&two, key("k"), Cost::ONE), (&none, key("k"), Cost::ONE)]);
-    assert_eq!(answers.iter().map(|(decision, _)| decision.is_denied()).collect::<Vec<_>>(), [false, false, true]);
-    let states = |entries: &[table::Entry]| entries.iter().map(|entry| entry.record.clone()).collect::<Vec<_>>();
+    let answers = store.admit(&[
+        (&log, key("k"), Cost::ONE),
+        (&two, key("k"), Cost::ONE),
+        (&none, key("k"), Cost::ONE),
+    ]);
+    assert_eq!(
+        answers
+            .iter()
+            .map(|(decision, _)| decision.is_denied())
+            .collect::<Vec<_>>(),
+        [false, false, true]
+    );
+    let states = |entries: &[table::Entry]| {
+        entries
+            .iter()
+            .map(|entry| entry.record.clone())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(states(&before), states(&entries(&store)));
 }
 
 #[test]
 fn a5_a_request_on_more_keys_than_there_is_room_for_leaves_no_more_than_that() {
-    let store = MemoryStore::builder().max_keys(2).build_with(SECRET).unwrap();
+    let store = MemoryStore::builder()
+        .max_keys(2)
+        .build_with(SECRET)
+        .unwrap();
     let plan = store.plan(&"5/hour".parse().unwrap(), "");
     let names: Vec<String> = (0..32).map(|number| number.to_string()).collect();
-    store.admit(&names.iter().map(|name| (&plan, key(name), Cost::ONE)).collect::<Vec<_>>());
+    store.admit(
+        &names
+            .iter()
+            .map(|name| (&plan, key(name), Cost::ONE))
+            .collect::<Vec<_>>(),
+    );
     for number in 0..100 {
         store.check(&plan, key(&format!("new {number}")), Cost::ONE);
     }
@@ -122,10 +198,21 @@ fn a3_denied_requests_leave_no_receipts_of_candidates() {
     let rules = Rules::new("fixed_window 1/hour".parse().unwrap());
     let rules = rules.candidate("fixed_window 1000000/hour".parse().unwrap());
     let gate = Gate::memory(Book::new().with("p", rules).unwrap());
-    assert!(ready(gate.decide_with_receipt(Subject::new("p", "k"), "first")).unwrap().1);
+    assert!(
+        ready(gate.decide_with_receipt(Subject::new("p", "k"), "first"))
+            .unwrap()
+            .1
+    );
     for number in 0..66_000 {
-        assert!(!ready(gate.decide_with_receipt(Subject::new("p", "k"), &number.to_string())).unwrap().1);
+        assert!(
+            !ready(gate.decide_with_receipt(Subject::new("p", "k"), &number.to_string()))
+                .unwrap()
+                .1
+        );
     }
-    let free = Subject { cost: Cost::ZERO, ..Subject::new("p", "k") };
+    let free = Subject {
+        cost: Cost::ZERO,
+        ..Subject::new("p", "k")
+    };
     assert!(ready(gate.settle(free, "first")).unwrap().is_some());
 }
