@@ -1,18 +1,18 @@
-//! An actix-web service with a limit on every client address. Run it:
+//! An actix-web service that limits each client address.
 //!
 //! ```sh
 //! cargo run -p tidegate-examples --bin actix_service
 //! curl -i localhost:3000
 //! ```
 //!
-//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
+//! Set `LISTEN=127.0.0.1:8080` to listen on another address.
 
 use actix_web::{App, HttpServer, web};
 use tidegate::actix::{RateLimit, key};
 
 #[actix_web::main]
 async fn main() -> anyhow::Result<()> {
-    // Made once: the workers' clones of it share what they count.
+    // Created once: the clones of the workers share their counters.
     let limit = RateLimit::memory("5/minute".parse()?, key::client_address());
     let app = move || {
         App::new()

@@ -1,12 +1,12 @@
-//! Limits on functions, by an attribute. Run it:
+//! Functions limited by an attribute.
 //!
 //! ```sh
 //! cargo run -p tidegate-examples --bin attribute                      # in memory
-//! cargo run -p tidegate-examples --bin attribute redis://127.0.0.1/   # shared by all that run it
+//! cargo run -p tidegate-examples --bin attribute redis://127.0.0.1/   # shared by all processes
 //! curl -i 'localhost:3000/search?user=ann'
 //! ```
 //!
-//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
+//! Set `LISTEN=127.0.0.1:8080` to listen on another address.
 
 use axum::Router;
 use axum::extract::Query;
@@ -19,16 +19,16 @@ struct Search {
     user: String,
 }
 
-/// An axum handler: who is denied gets 429.
+/// An axum handler: a denied request gets 429.
 #[rate_limit("5/minute", key = search.user)]
 async fn search(Query(search): Query<Search>) -> String {
     match send_mail(&search.user).await {
-        Ok(()) => "found, and told you by mail\n".to_owned(),
-        Err(limited) => format!("found, but not told you by mail: {limited}\n"),
+        Ok(()) => "found, mail sent\n".to_owned(),
+        Err(limited) => format!("found, mail not sent: {limited}\n"),
     }
 }
 
-/// Any other function: who is denied gets an error.
+/// Any other function: a denied call returns an error.
 #[rate_limit("fixed_window 2/hour", key = user, name = "mail")]
 async fn send_mail(user: &str) -> Result<(), Limited> {
     println!("mail to {user}");

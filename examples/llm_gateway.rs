@@ -1,12 +1,14 @@
-//! A gateway to a language model that charges by the token. What an answer can cost at most is taken before it is asked for,
-//! and what it did not use is given back when it has been streamed: no burst in parallel gets past the limit. Run it:
+//! A gateway to a language model with a limit on tokens.
+//!
+//! The maximum cost of a completion is taken before the model runs, so parallel requests cannot
+//! exceed the limit. The unused part is given back once the response has been streamed.
 //!
 //! ```sh
 //! cargo run -p tidegate-examples --bin llm_gateway
 //! curl -i 'localhost:3000/complete?prompt=the+quick+brown+fox&max_tokens=400' -H 'authorization: Bearer sk-1'
 //! ```
 //!
-//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
+//! Set `LISTEN=127.0.0.1:8080` to listen on another address.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,17 +20,17 @@ use axum::extract::Query;
 use axum::routing::get;
 use futures_util::stream;
 use tidegate::tower::{Charge, Limits, RateLimitLayer, key};
-use tidegate::{Book, Gate, Rules};
+use tidegate::{Gate, PolicySet, Rules};
 
 #[derive(serde::Deserialize)]
 struct Completion {
     prompt: String,
 }
 
-/// What an answer costs where nobody says.
+/// The default for `max_tokens`.
 const MAX_TOKENS: u64 = 500;
 
-/// What the answer can cost at most: what the client asks for, and no less than nothing.
+/// Returns the maximum cost of the response: the client's `max_tokens`, at least 1.
 fn reserved(uri: &axum::http::Uri) -> u64 {
     let query = uri.query().unwrap_or_default();
     let asked = query
@@ -38,11 +40,12 @@ fn reserved(uri: &axum::http::Uri) -> u64 {
 }
 
 fn app() -> anyhow::Result<Router> {
-    // 1,000 tokens a minute for every API key; and for every address, for nobody looks here whether a key is one.
-    let book = Book::new()
+    // 1,000 tokens a minute for each API key. This service does not verify keys, so addresses are
+    // limited too.
+    let policies = PolicySet::new()
         .with("per_key", Rules::new("1000/minute".parse()?))?
         .with("per_address", Rules::new("5000/minute".parse()?))?;
-    let limits = Limits::new(Gate::memory(book))
+    let limits = Limits::new(Gate::memory(policies))
         .limit("per_key", key::api_key("authorization"))?
         .limit("per_address", key::client_address())?
         .cost(|request| reserved(&request.uri))
@@ -53,7 +56,7 @@ fn app() -> anyhow::Result<Router> {
         .route_layer(RateLimitLayer::new(limits)))
 }
 
-/// Stands for the model: it answers the prompt's words in reverse, one at a time.
+/// A stand-in for the model: streams the words of the prompt in reverse.
 async fn complete(
     Extension(charge): Extension<Charge>,
     uri: axum::http::Uri,
@@ -64,10 +67,10 @@ async fn complete(
         .split_whitespace()
         .map(|word| format!("{word} "))
         .collect();
-    // No more than was reserved.
+    // At most the reserved number of tokens.
     let most = usize::try_from(reserved(&uri)).unwrap_or(usize::MAX);
     let tokens = words.into_iter().rev().take(most).map(move |token| {
-        // Told as it goes: who hangs up in the middle has paid for what was made.
+        // Reported per token: a client that disconnects pays for the tokens so far.
         let _ = charge.add(1);
         Ok::<_, Infallible>(token)
     });

@@ -1,13 +1,14 @@
-//! A log-in form that is protected against guessing: only failed attempts count, by the client's address and by the account
-//! that is tried. Run it:
+//! A login form protected against password guessing.
+//!
+//! Only failed attempts count, by the client's address and by the account.
 //!
 //! ```sh
 //! cargo run -p tidegate-examples --bin login
-//! curl -i localhost:3000/login -d 'name=ann&password=wrong'     # 5 of these in a quarter of an hour
+//! curl -i localhost:3000/login -d 'name=ann&password=wrong'     # allowed 5 times in 15 minutes
 //! curl -i localhost:3000/login -d 'name=ann&password=secret'
 //! ```
 //!
-//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
+//! Set `LISTEN=127.0.0.1:8080` to listen on another address.
 
 use std::net::SocketAddr;
 
@@ -19,7 +20,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use tidegate::tower::{Limits, RateLimitLayer, denied_response, key};
-use tidegate::{Book, Gate, Rules, Subject};
+use tidegate::{Gate, PolicySet, Rules, Subject};
 
 #[derive(serde::Deserialize)]
 struct Attempt {
@@ -29,17 +30,17 @@ struct Attempt {
 
 fn app() -> anyhow::Result<Router> {
     let strict = Rules::new("sliding_window_log 5 per 15 minutes".parse()?);
-    // Somebody who locks an account out by guessing hurts its owner: more room there.
+    // Guessing must not lock out the owner of an account easily, so this limit is higher.
     let loose = Rules::new("sliding_window_log 20 per 15 minutes".parse()?);
     let gate = Gate::memory(
-        Book::new()
+        PolicySet::new()
             .with("per_address", strict)?
             .with("per_account", loose)?,
     );
     let limits = Limits::new(gate.clone())
         .limit("per_address", key::client_address())?
-        .count_when(|reply| reply.status == StatusCode::UNAUTHORIZED)
-        // Who hangs up has tried, too.
+        .count_when(|response| response.status == StatusCode::UNAUTHORIZED)
+        // An aborted attempt counts too.
         .count_aborted();
     Ok(Router::new()
         .route("/login", post(login))
@@ -47,12 +48,12 @@ fn app() -> anyhow::Result<Router> {
         .with_state(gate))
 }
 
-/// The account is in the body, which a layer does not read: it is limited here.
+/// Limits by account here, because the account is in the body and the layer reads only the head.
 async fn login(State(gate): State<Gate>, Form(attempt): Form<Attempt>) -> Response {
     let account = Subject::new("per_account", &attempt.name);
-    // Taken before the password is looked at, so that many attempts at the same time get no further.
+    // Taken before the password is verified, so parallel attempts cannot exceed the limit.
     let Ok((verdict, receipt)) = gate.admit(&[account]).await else {
-        return (StatusCode::BAD_REQUEST, "who are you?\n").into_response();
+        return (StatusCode::BAD_REQUEST, "the name is empty\n").into_response();
     };
     if let Some(denied) = denied_response(&verdict) {
         return denied.map(Body::from);
@@ -61,7 +62,7 @@ async fn login(State(gate): State<Gate>, Form(attempt): Form<Attempt>) -> Respon
         receipt.give_back();
         return "welcome\n".into_response();
     }
-    (StatusCode::UNAUTHORIZED, "no\n").into_response()
+    (StatusCode::UNAUTHORIZED, "wrong name or password\n").into_response()
 }
 
 #[tokio::main]

@@ -1,13 +1,13 @@
-//! A tonic service with a limit on every client address. Run it:
+//! A tonic service that limits each client address.
 //!
 //! ```sh
 //! cargo run -p tidegate-examples --bin tonic_service
 //! ```
 //!
-//! `LISTEN=127.0.0.1:8080` in the environment has it listen elsewhere.
+//! Set `LISTEN=127.0.0.1:8080` to listen on another address.
 //!
-//! It serves gRPC's standard health check, which any gRPC client can call; your own services are added the same way. Who is
-//! denied gets RESOURCE_EXHAUSTED, with RetryInfo in the details.
+//! It serves gRPC's standard health check, which any gRPC client can call. Your own services are
+//! added the same way. A denied call gets RESOURCE_EXHAUSTED with RetryInfo.
 
 use tidegate::tower::{RateLimitLayer, key};
 use tonic::transport::Server;

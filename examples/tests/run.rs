@@ -173,8 +173,8 @@ fn attribute() {
             [200, 200, 200, 200, 200, 429]
         );
         assert!(
-            answers[1].1.ends_with("told you by mail\n")
-                && answers[2].1.contains("mail: fixed_window 2/hour")
+            answers[1].1.ends_with("mail sent\n")
+                && answers[2].1.contains("mail not sent: fixed_window 2/hour")
         );
     }
 }

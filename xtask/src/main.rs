@@ -1,9 +1,10 @@
 //! What is done with this repository, in one place: `cargo xtask test`, `cargo xtask bench`.
 
 mod dist;
+mod prose;
 mod tools;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
@@ -23,6 +24,11 @@ enum Task {
     Test,
     /// Check the format, the lints and the documentation
     Lint,
+    /// Print figures about the language: clause openers, documentation share, function lengths
+    Prose {
+        /// Another checkout, to compare
+        tree: Option<PathBuf>,
+    },
     /// Build the static binary that is handed out: target/dist/tidegate
     Dist,
     /// Attack a release binary on loopback for a few minutes and print what held
@@ -43,6 +49,9 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test => test(),
         Task::Lint => lint(),
+        Task::Prose { tree } => {
+            root().and_then(|root| prose::print(tree.as_deref().unwrap_or(root)))
+        }
         Task::Dist => root().and_then(dist::dist),
         Task::Attack { arguments } => bench(&[&["attack".to_owned()][..], &arguments].concat()),
         Task::Bench { arguments } => bench(&arguments),

@@ -1,4 +1,4 @@
-//! The body of an answer, which may settle what it cost.
+//! The body of a response, which settles the request when it ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,27 +7,27 @@ use actix_web::body::{BodySize, MessageBody};
 use bytes::Bytes;
 use pin_project_lite::pin_project;
 use tidegate_core::Store;
-use tidegate_http::Open;
+use tidegate_http::PendingCharge;
 
 pin_project! {
-    /// The body of an answer, which may settle what it cost.
-    pub struct Body<B, S: Store> {
+    /// The body of a response, which settles the request when it ends.
+    pub struct LimitedBody<B, S: Store> {
         #[pin]
         body: B,
-        open: Option<Box<Open<S>>>,
+        pending: Option<Box<PendingCharge<S>>>,
     }
 }
 
-impl<B, S: Store> Body<B, S> {
-    pub(crate) fn of(body: B, open: Option<Box<Open<S>>>) -> Self {
+impl<B, S: Store> LimitedBody<B, S> {
+    pub(crate) fn new(body: B, pending: Option<Box<PendingCharge<S>>>) -> Self {
         Self {
             body,
-            open: open.filter(|open| open.is_open()),
+            pending: pending.filter(|pending| pending.is_pending()),
         }
     }
 }
 
-impl<B: MessageBody, S: Store> MessageBody for Body<B, S> {
+impl<B: MessageBody, S: Store> MessageBody for LimitedBody<B, S> {
     type Error = B::Error;
 
     fn size(&self) -> BodySize {
@@ -40,8 +40,8 @@ impl<B: MessageBody, S: Store> MessageBody for Body<B, S> {
     ) -> Poll<Option<Result<Bytes, B::Error>>> {
         let this = self.project();
         let polled = this.body.poll_next(context);
-        if let (Poll::Ready(Some(Ok(bytes))), Some(open)) = (&polled, this.open) {
-            open.sent(bytes.len());
+        if let (Poll::Ready(Some(Ok(bytes))), Some(pending)) = (&polled, this.pending) {
+            pending.add_bytes(bytes.len());
         }
         polled
     }
@@ -50,24 +50,24 @@ impl<B: MessageBody, S: Store> MessageBody for Body<B, S> {
     where
         Self: Sized,
     {
-        let open = self.open.take();
+        let pending = self.pending.take();
         match self.body.try_into_bytes() {
             Ok(bytes) => {
-                // It is sent whole.
-                if let Some(mut open) = open {
-                    open.sent(bytes.len());
+                // It is sent as a whole.
+                if let Some(mut pending) = pending {
+                    pending.add_bytes(bytes.len());
                 }
                 Ok(bytes)
             }
-            Err(body) => Err(Self { body, open }),
+            Err(body) => Err(Self { body, pending }),
         }
     }
 }
 
-impl<B, S: Store> std::fmt::Debug for Body<B, S> {
+impl<B, S: Store> std::fmt::Debug for LimitedBody<B, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Body")
-            .field("open", &self.open)
+        f.debug_struct("LimitedBody")
+            .field("pending", &self.pending)
             .finish_non_exhaustive()
     }
 }

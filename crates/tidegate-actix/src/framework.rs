@@ -1,4 +1,4 @@
-//! What a request of actix-web can be asked.
+//! The requests and responses of actix-web.
 
 use std::net::IpAddr;
 
@@ -7,14 +7,14 @@ use actix_web::dev::{ResponseHead, ServiceRequest};
 use smallvec::SmallVec;
 use tidegate_http::Framework;
 
-/// Requests and answers of actix-web.
+/// The framework of actix-web's requests and responses.
 #[derive(Clone, Copy, Debug)]
 pub struct Actix;
 
 impl Framework for Actix {
     type Request = ServiceRequest;
-    type Reply = ResponseHead;
-    type Refusal = HttpResponse;
+    type ResponseHead = ResponseHead;
+    type Response = HttpResponse;
 
     fn method(request: &ServiceRequest) -> &str {
         request.method().as_str()
@@ -33,7 +33,8 @@ impl Framework for Actix {
         );
     }
 
-    /// Of the connection itself: what actix-web makes of headers is anybody's to write.
+    /// Returns the address of the connection itself. actix-web's `realip_remote_addr` trusts
+    /// headers that any client can write.
     fn peer(request: &ServiceRequest) -> Option<IpAddr> {
         request.peer_addr().map(|address| address.ip())
     }

@@ -4,28 +4,32 @@
 //! use actix_web::{App, web};
 //! use tidegate_actix::{RateLimit, key};
 //!
-//! // Made once, outside of the closure: its clones, one for each worker, share what they count.
+//! // Create it once, outside the closure. Its clones, one per worker, share their counters.
 //! let limit = RateLimit::memory("100/minute".parse()?, key::client_address());
 //! let factory = move || App::new().wrap(limit.clone()).route("/", web::get().to(|| async { "hello" }));
 //! # let _ = factory();
 //! # Ok::<(), tidegate_core::PolicyError>(())
 //! ```
 //!
-//! Who is denied gets 429, problem+json and Retry-After; every answer carries the RateLimit fields.
+//! A denied request gets 429, problem+json and Retry-After. Every response has the RateLimit
+//! headers.
 //!
-//! Where outcomes are charged, what a client that goes away has taken is given back once actix-web notices: at once with
-//! `HttpServer::h1_allow_half_closed(false)`; else its request is carried to the end, and counts like any other.
+//! Where outcomes are charged, the cost of a client that disconnects is given back once actix-web
+//! notices it. With `HttpServer::h1_allow_half_closed(false)` that is at once. Otherwise its
+//! request runs to the end, and counts like any other.
 
 mod body;
 mod framework;
 pub mod key;
 mod middleware;
-mod refusal;
+mod response;
 
-pub use body::Body;
+pub use body::LimitedBody;
 pub use framework::Actix;
 pub use middleware::{RateLimit, RateLimitMiddleware};
-pub use tidegate_http::{Charge, ClientAddress, Denial, Dialect, LimitsError, NotANetwork, Reset};
+pub use tidegate_http::{
+    Charge, ClientAddress, Denial, HeaderFormat, InvalidNetwork, LimitsError, ResetFormat,
+};
 
-/// What the requests of a service are held to.
+/// The limits of a service.
 pub type Limits<S = tidegate_core::MemoryStore> = tidegate_http::Limits<Actix, S>;

@@ -1,4 +1,4 @@
-//! The middleware.
+//! The actix-web middleware.
 
 use std::future::{Ready, ready};
 use std::pin::Pin;
@@ -10,32 +10,35 @@ use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::InternalError;
 use actix_web::{Error, HttpMessage};
 use tidegate_core::{MemoryStore, Policy, Store, Verdict};
-use tidegate_http::{About, Admitted, Next};
+use tidegate_http::{Action, Admitted, Lookup};
 
-use crate::body::Body;
-use crate::key::Key;
-use crate::{Limits, refusal};
+use crate::body::LimitedBody;
+use crate::key::RequestKey;
+use crate::{Limits, response};
 
-/// Puts limits before a service: `App::new().wrap(limit.clone())`. Clones share; make it once, outside of the closure that
-/// makes the app for each worker.
+/// Middleware that limits the requests of a service: `App::new().wrap(limit.clone())`.
+///
+/// Clones share their counters. Create it once, outside the closure that creates the app for each
+/// worker.
 #[derive(Debug)]
 pub struct RateLimit<S: Store = MemoryStore> {
     limits: Limits<S>,
 }
 
 impl RateLimit<MemoryStore> {
-    /// One policy, in memory, by one key.
+    /// Creates middleware with one policy in memory and one key.
     #[must_use]
-    pub fn memory(policy: Policy, key: impl Into<Key>) -> Self {
+    pub fn memory(policy: Policy, key: impl Into<RequestKey>) -> Self {
         Self::new(Limits::memory(policy, key))
     }
 }
 
 impl<S: Store> RateLimit<S> {
-    /// The middleware of these limits.
+    /// Creates the middleware.
     ///
     /// # Panics
-    /// If there are none, which would limit nobody: a mistake in the program, found when it starts.
+    ///
+    /// Panics if there are no limits, which is a mistake in the program.
     #[must_use]
     pub fn new(limits: Limits<S>) -> Self {
         assert!(
@@ -54,7 +57,7 @@ impl<S: Store> Clone for RateLimit<S> {
     }
 }
 
-/// A service with limits before it. Made by a [`RateLimit`].
+/// A service with limits. [`RateLimit`] creates it.
 #[derive(Debug)]
 pub struct RateLimitMiddleware<Inner, S: Store = MemoryStore> {
     inner: Rc<Inner>,
@@ -67,7 +70,7 @@ where
     B: MessageBody + 'static,
     S: Store,
 {
-    type Response = ServiceResponse<EitherBody<Body<B, S>>>;
+    type Response = ServiceResponse<EitherBody<LimitedBody<B, S>>>;
     type Error = Error;
     type Transform = RateLimitMiddleware<Inner, S>;
     type InitError = ();
@@ -87,7 +90,7 @@ where
     B: MessageBody + 'static,
     S: Store,
 {
-    type Response = ServiceResponse<EitherBody<Body<B, S>>>;
+    type Response = ServiceResponse<EitherBody<LimitedBody<B, S>>>;
     type Error = Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>>>>;
 
@@ -98,43 +101,45 @@ where
     fn call(&self, request: ServiceRequest) -> Self::Future {
         let (inner, limits) = (Rc::clone(&self.inner), self.limits.clone());
         Box::pin(async move {
-            let answer = match limits.ask_about(&request) {
-                Ok(About::Answered(answer)) => answer,
-                Ok(About::ToAsk(prepared)) => prepared.ask(&limits).await,
-                Ok(About::Nothing) => {
+            let result = match limits.look_up(&request) {
+                Ok(Lookup::Decided(result)) => result,
+                Ok(Lookup::Undecided(prepared)) => prepared.check(&limits).await,
+                Ok(Lookup::Skipped) => {
                     return Ok(inner
                         .call(request)
                         .await?
-                        .map_body(|_, body| whole(body, None)));
+                        .map_body(|_, body| wrap_body(body, None)));
                 }
                 Err(error) => {
                     return Ok(request
-                        .into_response(refusal::error(&error))
+                        .into_response(response::error(&error))
                         .map_into_right_body());
                 }
             };
-            let refused = match limits.next(answer) {
-                Next::Fail(error) => refusal::error(&error),
-                Next::Deny(verdict, excess) => refusal::denied(&limits, &verdict, excess),
-                Next::Go(admitted) => return pass_on(&*inner, &limits, request, admitted).await,
-                Next::Wait(delay, admitted) => {
+            let rejected = match limits.action(result) {
+                Action::Fail(error) => response::error(&error),
+                Action::Deny(verdict, excess) => response::denied(&limits, &verdict, excess),
+                Action::Proceed(admitted) => {
+                    return pass_on(&*inner, &limits, request, admitted).await;
+                }
+                Action::Delay(delay, admitted) => {
                     tokio::time::sleep(delay).await;
-                    let admitted = limits.going(admitted);
+                    let admitted = limits.start(admitted);
                     return pass_on(&*inner, &limits, request, admitted).await;
                 }
             };
-            Ok(request.into_response(refused).map_into_right_body())
+            Ok(request.into_response(rejected).map_into_right_body())
         })
     }
 }
 
-/// Passes a request on, tells its client what is left, and settles as far as the head of the answer says.
+/// Passes a request on, adds the headers, and settles as far as the head of the response allows.
 async fn pass_on<Inner, B, S>(
     inner: &Inner,
     limits: &Limits<S>,
     request: ServiceRequest,
     admitted: Admitted<S>,
-) -> Result<ServiceResponse<EitherBody<Body<B, S>>>, Error>
+) -> Result<ServiceResponse<EitherBody<LimitedBody<B, S>>>, Error>
 where
     Inner: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
     B: MessageBody + 'static,
@@ -143,36 +148,39 @@ where
     if let Some(charge) = admitted.charge() {
         request.extensions_mut().insert(charge);
     }
-    let Admitted { verdict, mut open } = admitted;
+    let Admitted {
+        verdict,
+        mut pending,
+    } = admitted;
     let mut response = match inner.call(request).await {
         Ok(response) => response,
-        Err(error) => return Err(answered_with_error(error, limits, &verdict, open)),
+        Err(error) => return Err(finish_with_error(error, limits, &verdict, pending)),
     };
-    if let Some(open) = &mut open {
-        limits.answered(open, response.response().head());
+    if let Some(pending) = &mut pending {
+        limits.settle_by_head(pending, response.response().head());
     }
-    refusal::add_fields(response.headers_mut(), limits, &verdict, None);
-    Ok(response.map_body(|_, body| whole(body, open)))
+    response::add_rate_limit_headers(response.headers_mut(), limits, &verdict, None);
+    Ok(response.map_body(|_, body| wrap_body(body, pending)))
 }
 
-/// Middleware within may answer with an error: that is an answer, too.
-fn answered_with_error<S: Store>(
+/// Inner middleware may return an error, which is a response too.
+fn finish_with_error<S: Store>(
     error: Error,
     limits: &Limits<S>,
     verdict: &Verdict,
-    mut open: Option<Box<tidegate_http::Open<S>>>,
+    mut pending: Option<Box<tidegate_http::PendingCharge<S>>>,
 ) -> Error {
     let mut response = error.error_response();
-    if let Some(open) = &mut open {
-        limits.answered(open, response.head());
+    if let Some(pending) = &mut pending {
+        limits.settle_by_head(pending, response.head());
     }
-    refusal::add_fields(response.headers_mut(), limits, verdict, None);
+    response::add_rate_limit_headers(response.headers_mut(), limits, verdict, None);
     InternalError::from_response(error, response).into()
 }
 
-fn whole<B, S: Store>(
+fn wrap_body<B, S: Store>(
     body: B,
-    open: Option<Box<tidegate_http::Open<S>>>,
-) -> EitherBody<Body<B, S>> {
-    EitherBody::left(Body::of(body, open))
+    pending: Option<Box<tidegate_http::PendingCharge<S>>>,
+) -> EitherBody<LimitedBody<B, S>> {
+    EitherBody::left(LimitedBody::new(body, pending))
 }

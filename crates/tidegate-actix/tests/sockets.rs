@@ -9,7 +9,7 @@ use actix_web::dev::ServerHandle;
 use actix_web::http::StatusCode;
 use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, HttpServer, web};
 use tidegate_actix::{Charge, ClientAddress, Limits, RateLimit, key};
-use tidegate_core::{Book, FailurePolicy, Gate, Rules, Store};
+use tidegate_core::{FailurePolicy, Gate, PolicySet, Rules, Store};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::RedisServer;
 
@@ -153,13 +153,13 @@ fn passed_of_64_connections(address: SocketAddr) -> usize {
 }
 
 fn limits(policy: &str) -> Limits {
-    Limits::memory(policy.parse().unwrap(), key::everybody())
+    Limits::memory(policy.parse().unwrap(), key::global())
 }
 
 fn left(limits: &Limits) -> u64 {
     limits
         .gate()
-        .check("default", "everybody")
+        .check("default", "global")
         .cost(0)
         .now()
         .unwrap()
@@ -184,7 +184,7 @@ fn exactly_the_limit_passes() {
 #[test]
 fn exactly_the_limit_passes_on_redis() {
     let redis = RedisServer::start();
-    let book = Book::new()
+    let book = PolicySet::new()
         .with("api", Rules::new("100/365 days".parse().unwrap()))
         .unwrap();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", redis.url())).unwrap();

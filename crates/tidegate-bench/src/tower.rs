@@ -9,8 +9,8 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response};
-use tidegate::tower::{Dialect, Limits, RateLimitLayer, key};
-use tidegate::{Book, Gate, Limiter, Rules};
+use tidegate::tower::{HeaderFormat, Limits, RateLimitLayer, key};
+use tidegate::{Gate, Limiter, PolicySet, Rules};
 use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         ("tidegate", sample(layer(|limits| limits)?)),
         (
             "tidegate, Retry-After only",
-            sample(layer(|limits| limits.headers(Dialect::Off))?),
+            sample(layer(|limits| limits.headers(HeaderFormat::Off))?),
         ),
         ("tidegate, 2 limits", sample(two_limits()?)),
         ("tower_governor", governor(false)?),
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 /// What a book costs beside a single policy: the look-up, the counting by policy and outcome, the verdict.
 fn by_hand(options: &Options) -> anyhow::Result<()> {
     let limiter = Limiter::memory(POLICY.parse()?);
-    let gate = Gate::memory(Book::new().with("api", Rules::new(POLICY.parse()?))?);
+    let gate = Gate::memory(PolicySet::new().with("api", Rules::new(POLICY.parse()?))?);
     let keys: Vec<String> = (0..options.clients)
         .map(|number| format!("ip:10.0.{number}"))
         .collect();
@@ -139,7 +139,7 @@ fn layer(set: impl FnOnce(Limits) -> Limits) -> anyhow::Result<impl Served> {
 fn two_limits() -> anyhow::Result<impl Served> {
     let rules = || Ok::<_, anyhow::Error>(Rules::new(POLICY.parse()?));
     let gate = Gate::memory(
-        Book::new()
+        PolicySet::new()
             .with("address", rules()?)?
             .with("user", rules()?)?,
     );

@@ -1,44 +1,45 @@
-//! `tidegate config`: what a server would be told.
+//! `tidegate config`: checks, shows and describes configurations.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Subcommand;
-use tidegate_server::{Config, Source};
+use tidegate_server::{Config, ConfigSource};
 
 use crate::serve::SourceOptions;
 
-/// Check a configuration, show what it amounts to, or describe what can be set
+/// Check, show or describe a server's configuration
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Say whether a file is a good configuration: what is wrong in it, and in which line
+    /// Check a configuration file
     ///
-    /// Exit code: 0 if it is, 2 if it is not. Files that it names (certificates, tokens) are not read.
+    /// Exit code: 0 if it is valid, 2 if not. Files that it names (certificates, tokens) are not
+    /// read.
     Check {
-        /// The file
+        /// Configuration file
         file: PathBuf,
     },
-    /// Show the configuration that `serve` would use: the file, the environment, flags and defaults together
+    /// Show the configuration that `serve` would use: file, environment, flags and defaults
     ///
-    /// Passwords in URLs are left out.
+    /// Passwords in URLs are omitted.
     Show(SourceOptions),
-    /// Print a JSON schema of the file, for editors and checks
+    /// Print a JSON schema of the file, for editors
     Schema,
 }
 
 pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<()> {
     let text = match command {
         ConfigCommand::Check { file } => {
-            let config = Source {
+            let config = ConfigSource {
                 file: Some(file.clone()),
-                ..Source::default()
+                ..ConfigSource::default()
             }
             .load()?;
             let policies = config.policies.len();
             let are = if policies == 1 { "policy" } else { "policies" };
             format!(
-                "{}: good, {policies} {are}, hash {}\n",
+                "{}: valid, {policies} {are}, hash {}\n",
                 file.display(),
                 config.hash()
             )

@@ -1,8 +1,8 @@
 //! The `tidegate` command.
 
+mod check;
 mod config;
-mod figures;
-mod one;
+mod json;
 mod remote;
 mod serve;
 mod simulate;
@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Rate limiting that is exact: a server for every language, one decision from the shell, or a whole trace before it limits
-/// anybody.
+/// Exact rate limiting: run a server for any language, check one key from the shell, or try a
+/// policy on a trace of requests.
 #[derive(Parser)]
 #[command(
     name = "tidegate",
@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
     arg_required_else_help = true,
     max_term_width = 100
 )]
-struct Arguments {
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -30,35 +30,35 @@ enum Command {
     Serve(serve::ServeOptions),
     #[command(subcommand)]
     Config(config::ConfigCommand),
-    Check(one::CheckOptions),
-    /// What is left of a key's limit? Takes nothing
+    Check(check::CheckOptions),
+    /// Show what is left of a key's limit, without taking anything
     ///
-    /// Exit code: 0 if a request of cost 1 would be allowed now, 1 if not, 2 if something is not right or the store does
-    /// not answer.
-    Peek(one::KeyOptions),
-    /// Forget what a key has used
+    /// Exit code: 0 if a request of cost 1 would be allowed now, 1 if not, 2 on an error or if the
+    /// store does not answer.
+    Peek(check::KeyOptions),
+    /// Delete the usage of a key
     ///
-    /// The policy says under which name it is kept: its algorithms and periods count, its limits do not. Processes that
-    /// remember a denial of the key go on denying it for up to a second.
-    Reset(one::KeyOptions),
-    Simulate(simulate::Options),
+    /// The counter is identified by the policy's text. Processes with a cached denial of the key
+    /// keep denying it for up to a second.
+    Reset(check::KeyOptions),
+    Simulate(simulate::SimulateOptions),
 }
 
-/// What went wrong on the way, as opposed to what was answered: a line of its own and this code.
+/// The exit code of an error, as opposed to a denial.
 const FAILURE: u8 = 2;
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let result = match Cli::parse().command {
         Command::Serve(options) => serve::serve(&options).map(|()| ExitCode::SUCCESS),
         Command::Config(command) => config::run(&command).map(|()| ExitCode::SUCCESS),
-        Command::Check(options) => one::check(&options),
-        Command::Peek(options) => one::peek(&options),
-        Command::Reset(options) => one::reset(&options),
+        Command::Check(options) => check::check(&options),
+        Command::Peek(options) => check::peek(&options),
+        Command::Reset(options) => check::reset(&options),
         Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,
-        // Whoever reads our output has seen enough, as in `tidegate simulate … | head`.
+        // The reader of our output has closed it, as in `tidegate simulate … | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tidegate: {error:#}");

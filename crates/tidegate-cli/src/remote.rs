@@ -1,4 +1,4 @@
-//! `check`, `peek` and `reset` of a server.
+//! `check`, `peek` and `reset` on a server.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,34 +16,34 @@ use serde_json::{Map, Value, json};
 use tidegate::Name;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
-use crate::one::{Output, exit_code, shown};
+use crate::check::{OutputFormat, exit_code, shown};
 
-/// Longer than any answer takes, shorter than anybody waits.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout of a request to the server.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server to ask in place of a store.
+/// A server to use instead of a store.
 #[derive(Args)]
 pub(crate) struct ServerOptions {
-    /// Ask a `tidegate serve` at this URL in place of a store: --policy may then be the name of one of its policies. `reset` asks its admin
-    /// listener
+    /// Use the `tidegate serve` at this URL instead of a store; --policy may then be the name of
+    /// one of its policies. `reset` needs its admin listener
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// With --server: of which tier the key is
+    /// With --server: tier of the key
     #[arg(long, requires = "server", value_name = "NAME")]
     tier: Option<String>,
-    /// With --server: of which tenant the key is
+    /// With --server: tenant of the key
     #[arg(long, requires = "server", value_name = "NAME")]
     tenant: Option<String>,
-    /// With --server: the file with the token to show; the variable TIDEGATE_TOKEN where not given
+    /// With --server: file with the token; the default is the variable TIDEGATE_TOKEN
     #[arg(long, requires = "server", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// With --server: the authority that has signed its certificate, in PEM, in place of the public ones
+    /// With --server: CA certificate in PEM, instead of the public ones
     #[arg(long, requires = "server", value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// With --server: the certificate to show, in PEM
+    /// With --server: client certificate in PEM
     #[arg(long, requires = "server", requires = "key_file", value_name = "FILE")]
     cert: Option<PathBuf>,
-    /// With --server: its key, in PEM
+    /// With --server: key of the client certificate in PEM
     #[arg(
         long = "key",
         requires = "server",
@@ -53,9 +53,9 @@ pub(crate) struct ServerOptions {
     key_file: Option<PathBuf>,
 }
 
-/// What a server answers.
+/// The server's response.
 #[derive(Deserialize)]
-struct Told {
+struct CheckResponse {
     allowed: bool,
     limit: Option<u64>,
     remaining: Option<u64>,
@@ -65,20 +65,20 @@ struct Told {
     degraded: Option<String>,
 }
 
-/// What a server answers where it does not.
+/// The server's error.
 #[derive(Deserialize)]
-struct Problem {
+struct ErrorResponse {
     detail: String,
 }
 
-/// One thing to ask.
-pub(crate) struct Asking<'a> {
+/// One request.
+pub(crate) struct ServerRequest<'a> {
     pub(crate) what: &'static str,
     pub(crate) key: &'a str,
     pub(crate) policy: &'a str,
-    /// As it was written.
+    /// The cost as it was written.
     pub(crate) cost: Option<String>,
-    pub(crate) output: Output,
+    pub(crate) output: OutputFormat,
 }
 
 impl ServerOptions {
@@ -86,7 +86,7 @@ impl ServerOptions {
         self.server.is_some()
     }
 
-    pub(crate) fn ask(&self, asking: &Asking<'_>) -> anyhow::Result<ExitCode> {
+    pub(crate) fn ask(&self, request: &ServerRequest<'_>) -> anyhow::Result<ExitCode> {
         let base = self
             .server
             .as_deref()
@@ -95,35 +95,36 @@ impl ServerOptions {
         if !base.starts_with("http://") && !base.starts_with("https://") {
             bail!("--server {base}: expected a URL such as http://127.0.0.1:8080");
         }
-        let text = self.post(&format!("{base}/v1/{}", asking.what), &self.body(asking)?)?;
-        let told: Told = serde_json::from_str(&text).context("the server's answer")?;
-        let line = match asking.output {
-            Output::Json => text,
-            Output::Text => told.sentence(asking.cost.is_some()),
+        let text = self.post(&format!("{base}/v1/{}", request.what), &self.body(request)?)?;
+        let response: CheckResponse =
+            serde_json::from_str(&text).context("the server's response")?;
+        let line = match request.output {
+            OutputFormat::Json => text,
+            OutputFormat::Text => response.sentence(request.cost.is_some()),
         };
         writeln!(std::io::stdout().lock(), "{line}").context("standard output")?;
-        Ok(exit_code(match asking.what {
+        Ok(exit_code(match request.what {
             "reset" => true,
-            _ => told.allowed,
+            _ => response.allowed,
         }))
     }
 
-    fn body(&self, asking: &Asking<'_>) -> anyhow::Result<String> {
+    fn body(&self, request: &ServerRequest<'_>) -> anyhow::Result<String> {
         let mut body = Map::new();
-        // No limits are written like a name: they have a slash or a space in them.
-        let kind = if Name::new(asking.policy).is_ok() {
+        // Limits contain a slash or a space, so they are never a valid name.
+        let kind = if Name::new(request.policy).is_ok() {
             "policy"
         } else {
             "limits"
         };
-        body.insert(kind.to_owned(), asking.policy.into());
-        body.insert("key".to_owned(), asking.key.into());
+        body.insert(kind.to_owned(), request.policy.into());
+        body.insert("key".to_owned(), request.key.into());
         for (name, value) in [("tier", &self.tier), ("tenant", &self.tenant)] {
             if let Some(value) = value {
                 body.insert(name.to_owned(), json!(value));
             }
         }
-        if let Some(cost) = &asking.cost {
+        if let Some(cost) = &request.cost {
             body.insert(
                 "cost".to_owned(),
                 serde_json::from_str(cost).context("--cost")?,
@@ -153,7 +154,7 @@ impl ServerOptions {
             let private =
                 PrivateKey::from_pem(&text).with_context(|| format!("--key {}", key.display()))?;
             let chain = certificates(cert)?;
-            go_together(&chain, &text).with_context(|| {
+            check_key(&chain, &text).with_context(|| {
                 format!("--cert {} with --key {}", cert.display(), key.display())
             })?;
             tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, private)));
@@ -163,7 +164,7 @@ impl ServerOptions {
 
     fn post(&self, url: &str, body: &str) -> anyhow::Result<String> {
         let agent: ureq::Agent = ureq::Agent::config_builder()
-            .timeout_global(Some(PATIENCE))
+            .timeout_global(Some(TIMEOUT))
             .http_status_as_error(false)
             .tls_config(self.tls()?)
             .build()
@@ -182,20 +183,20 @@ impl ServerOptions {
             .with_context(|| format!("--server {url}"))?;
         if !status.is_success() {
             let detail = serde_json::from_str(&text)
-                .map_or_else(|_| text.clone(), |problem: Problem| problem.detail);
+                .map_or_else(|_| text.clone(), |problem: ErrorResponse| problem.detail);
             bail!("--server {url}: {status}: {detail}");
         }
         Ok(text)
     }
 }
 
-/// Whether a certificate can be shown, and the key is its own: who connects takes it for granted.
-fn go_together(chain: &[Certificate<'_>], key: &[u8]) -> anyhow::Result<()> {
+/// Checks that the certificate is valid for TLS and that the key belongs to it.
+fn check_key(chain: &[Certificate<'_>], key: &[u8]) -> anyhow::Result<()> {
     let chain: Vec<CertificateDer<'static>> = chain
         .iter()
         .map(|certificate| CertificateDer::from(certificate.der().to_vec()))
         .collect();
-    let first = chain.first().context("there is no certificate in it")?;
+    let first = chain.first().context("the file contains no certificate")?;
     ParsedCertificate::try_from(first).context("expected a certificate of version 3")?;
     let key = PrivateKeyDer::from_pem_slice(key)?;
     CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())?;
@@ -213,13 +214,13 @@ fn certificates(file: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
     };
     let found: Vec<_> = items.into_iter().filter_map(certificate).collect();
     if found.is_empty() {
-        bail!("{}: there is no certificate in it", file.display());
+        bail!("{}: the file contains no certificate", file.display());
     }
     Ok(found)
 }
 
-impl Told {
-    /// As one line for people.
+impl CheckResponse {
+    /// Returns the response as one line for people.
     fn sentence(&self, was_asked: bool) -> String {
         let micros = Duration::from_micros;
         let verdict = match (was_asked, self.allowed, self.retry_after_us) {
@@ -229,15 +230,15 @@ impl Told {
             }
             (_, true, _) => "allowed; ".to_owned(),
             (_, false, Some(wait)) => format!("denied, retry in {}; ", shown(micros(wait))),
-            // Who knows nothing of the limit does not know when, either.
+            // Without figures the wait is unknown.
             (_, false, None) if self.degraded.is_some() && self.remaining.is_none() => {
                 "denied; ".to_owned()
             }
-            (_, false, None) => "denied, and never allowed; ".to_owned(),
+            (_, false, None) => "denied, never allowed; ".to_owned(),
         };
         let left = match (self.limit, self.remaining) {
             (Some(limit), Some(remaining)) => format!("{remaining} of {limit} left"),
-            (Some(_), None) => "nobody knows what is left".to_owned(),
+            (Some(_), None) => "remaining unknown".to_owned(),
             (None, _) if self.allowed => "no limit".to_owned(),
             (None, _) => "blocked".to_owned(),
         };
@@ -248,7 +249,7 @@ impl Told {
         let degraded = self
             .degraded
             .as_ref()
-            .map(|reason| format!(", decided without the store ({reason})"));
+            .map(|reason| format!(", store unavailable ({reason})"));
         format!("{verdict}{left}{reset}{}", degraded.unwrap_or_default())
     }
 }

@@ -1,4 +1,4 @@
-//! `tidegate serve`: limits for every language.
+//! `tidegate serve`: a rate limit server for any language.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -8,15 +8,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use tidegate_server::config::{Flag, Listen, LogFormat, Scope};
-use tidegate_server::{Config, Listeners, Reloads, Source, log, run};
+use tidegate_server::{Config, ConfigSource, Listeners, Reloads, log, run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Serve rate limits to every language: over HTTP, and to Redis clients
+/// Run a rate limit server, over HTTP and for Redis clients
 ///
-/// Without any option it counts in memory and listens on this machine only: HTTP on 127.0.0.1:8080, metrics and resets on
-/// 127.0.0.1:9090. It ends by SIGTERM or Ctrl-C once what is asked is answered, and reads its configuration again by SIGHUP
-/// and when the file changes.
+/// Without options it counts in memory and listens on this machine only: HTTP on 127.0.0.1:8080,
+/// metrics and resets on 127.0.0.1:9090. SIGTERM and Ctrl-C finish requests in flight and end it.
+/// SIGHUP, or a change of the file, reloads its configuration.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeOptions {
@@ -31,16 +31,16 @@ Examples:
   tidegate serve --resp 127.0.0.1:6379 --snapshot counts.snapshot
   tidegate serve --store redis://127.0.0.1:6379/ --http 0.0.0.0:8080 --insecure
 
-docs/server.md tells how to ask it, docs/configuration.md all that can be set.";
+docs/server.md describes the protocols, docs/configuration.md all settings.";
 
-/// What says how a server is to be.
+/// The options of a server's configuration.
 #[derive(Args, Clone)]
 pub(crate) struct SourceOptions {
-    /// The configuration, in TOML; `tidegate config schema` describes it
+    /// Configuration file in TOML; `tidegate config schema` describes it
     #[arg(long, short, env = "TIDEGATE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where counts are kept: memory://, redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST,HOST/NAME,
-    /// redis+cluster://HOST,HOST
+    /// Store of the counters: memory://, redis://HOST:PORT/DB, rediss://, unix://PATH,
+    /// redis+sentinel://HOST,HOST/NAME, redis+cluster://HOST,HOST
     #[arg(
         long,
         short,
@@ -49,32 +49,33 @@ pub(crate) struct SourceOptions {
         value_name = "URL"
     )]
     store: Option<String>,
-    /// Where to listen for checks over HTTP, or `off` [default: 127.0.0.1:8080]
+    /// Address for checks over HTTP, or `off` [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<Listen>,
-    /// Where to listen for Redis clients, or `off` [default: off]
+    /// Address for Redis clients, or `off` [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     resp: Option<Listen>,
-    /// Where to listen for operators (metrics, resets), or `off` [default: 127.0.0.1:9090]
+    /// Address for operators (metrics, resets), or `off` [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS:PORT")]
     admin: Option<Listen>,
-    /// With memory://, a file that keeps the counts over a restart
+    /// With memory://: file that keeps the counters across restarts
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
-    /// Listen beyond this machine with neither TLS nor tokens
+    /// Accept unauthenticated clients from other machines
     #[arg(long)]
     insecure: bool,
-    /// How log lines look: text or json [default: text]
+    /// Format of log lines: text or json [default: text]
     #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
     log_format: Option<String>,
-    /// The least that is logged: error, warn, info or debug [default: info]
+    /// Minimum level of log lines: error, warn, info or debug [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = ["error", "warn", "info", "debug"])]
     log_level: Option<String>,
 }
 
 impl SourceOptions {
-    /// Where the configuration comes from: the file, the environment and these options on top.
-    pub(crate) fn source(&self) -> Source {
+    /// Returns the source of the configuration: the file, overridden by the environment and these
+    /// options.
+    pub(crate) fn source(&self) -> ConfigSource {
         let mut flags = Vec::new();
         let mut add = |name: &'static str, path: &'static str, value: Option<String>| {
             flags.extend(value.map(|value| Flag {
@@ -110,7 +111,7 @@ impl SourceOptions {
         let texts = environment.filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
-        Source {
+        ConfigSource {
             file: self.config.clone(),
             environment: texts.collect(),
             flags,
@@ -121,27 +122,27 @@ impl SourceOptions {
 pub(crate) fn serve(options: &ServeOptions) -> anyhow::Result<()> {
     let source = options.source.source();
     let config = source.load()?;
-    for (name, meant) in mistaken(&source, &config) {
-        eprintln!("tidegate: {name} is not read: did you mean {meant}?");
+    for (name, meant) in misspelled(&source, &config) {
+        eprintln!("tidegate: {name} is ignored: did you mean {meant}?");
     }
-    // As many connections as the system lets us have.
+    // As many connections as the system allows.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let listeners = Listeners::bind(&config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        .thread_name("tidegate-beside")
+        .thread_name("tidegate-tasks")
         .enable_all()
         .build()
         .context("the async runtime")?;
     runtime.block_on(async {
-        // Kept to the end: what is left to be sent is sent then.
+        // Kept until the end, when the rest is flushed.
         let _logging = log::start(&config.log)?;
-        serve_until_told(config, listeners, source).await
+        serve_until_signal(config, listeners, source).await
     })
 }
 
-/// Variables that look like settings, but for an underscore.
-fn mistaken(source: &Source, config: &Config) -> Vec<(String, String)> {
+/// Returns environment variables that look like settings except for an underscore.
+fn misspelled(source: &ConfigSource, config: &Config) -> Vec<(String, String)> {
     const SECTIONS: [&str; 7] = [
         "STORE", "HTTP", "RESP", "ADMIN", "BOUNDS", "LOG", "POLICIES",
     ];
@@ -165,20 +166,20 @@ fn mistaken(source: &Source, config: &Config) -> Vec<(String, String)> {
         .collect()
 }
 
-async fn serve_until_told(
+async fn serve_until_signal(
     config: Config,
     listeners: Listeners,
-    source: Source,
+    source: ConfigSource,
 ) -> anyhow::Result<()> {
-    let (ask, asked) = mpsc::channel(1);
+    let (request, requests) = mpsc::channel(1);
     let mut hangups = signal(SignalKind::hangup())?;
     tokio::spawn(async move {
         while hangups.recv().await.is_some() {
-            // One that waits to be done is enough.
-            let _ = ask.try_send(());
+            // One pending reload is enough.
+            let _ = request.try_send(());
         }
     });
-    let shutdown = told_to_end()?;
+    let shutdown = shutdown_signal()?;
     let greeting = Greeting::of(&config, &listeners);
     let ready = move || {
         greeting.say();
@@ -191,7 +192,7 @@ async fn serve_until_told(
     run(
         config,
         listeners,
-        Some(Reloads { source, asked }),
+        Some(Reloads { source, requests }),
         ready,
         shutdown,
     )
@@ -199,14 +200,14 @@ async fn serve_until_told(
     Ok(())
 }
 
-/// Signals that come together are one: some send it to a process and to its group.
+/// Signals within this time count as one: some tools signal a process and its group.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
-/// Time for the last line of the log to be written.
+/// The time to write the last log line.
 const LAST_LINE: Duration = Duration::from_millis(100);
 
-/// Done at the first SIGTERM or SIGINT. The second ends the process at once.
-fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
+/// Completes at the first SIGTERM or SIGINT. The second one ends the process at once.
+fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminations = signal(SignalKind::terminate())?;
     let mut interruptions = signal(SignalKind::interrupt())?;
     Ok(async move {
@@ -228,17 +229,15 @@ fn told_to_end() -> anyhow::Result<impl Future<Output = ()>> {
                 _ = terminations.recv() => SignalKind::terminate().as_raw_value(),
                 _ = interruptions.recv() => SignalKind::interrupt().as_raw_value(),
             };
-            tracing::warn!(
-                "ended at once, by a second signal: nothing was waited for, and no snapshot written"
-            );
-            // The log is written by a thread of its own, which may not get to it if nothing reads it.
+            tracing::warn!("second signal, ending at once without draining or a snapshot");
+            // A separate thread writes the log, and may be blocked if nothing reads it.
             tokio::time::sleep(LAST_LINE).await;
             std::process::exit(128 + number);
         });
     })
 }
 
-/// What is said once requests are served.
+/// The lines printed once requests are served.
 struct Greeting {
     lines: Vec<String>,
     addresses: [(&'static str, Option<SocketAddr>); 3],
@@ -263,7 +262,7 @@ impl Greeting {
             };
         let mut lines = vec![
             format!(
-                "tidegate {} counts in {}",
+                "tidegate {} on {}",
                 env!("CARGO_PKG_VERSION"),
                 config.store.url
             ),
@@ -276,7 +275,7 @@ impl Greeting {
                 shown(
                     listeners.resp(),
                     &|at| format!("{at}"),
-                    "off (--resp 127.0.0.1:6379 turns it on)"
+                    "off (enable with --resp 127.0.0.1:6379)"
                 )
             ),
             format!(
@@ -325,7 +324,7 @@ impl Greeting {
     fn say(&self) {
         if self.is_for_people {
             let mut stdout = std::io::stdout().lock();
-            // Who does not read it misses nothing else.
+            // An error is ignored: nothing else depends on standard output.
             let _ = self
                 .lines
                 .iter()

@@ -406,7 +406,7 @@ fn b6_short_tokens_and_dropped_client_cas_are_refused() {
     let server = ServerProcess::start(&["--config", &config]);
     std::fs::write(&config, tls("")).unwrap();
     server.signal("-HUP");
-    server.wait_for_log("admin.tls.client_ca would be gone");
+    server.wait_for_log("admin.tls.client_ca would be removed");
 }
 
 #[test]

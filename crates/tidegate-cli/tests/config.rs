@@ -31,7 +31,7 @@ fn the_example_is_good() {
     let (code, said, errors) = run(&["config", "check", &path], &[]);
     assert_eq!(code, 0, "{errors}");
     assert!(
-        said.starts_with(&format!("{path}: good, 3 policies, hash ")),
+        said.starts_with(&format!("{path}: valid, 3 policies, hash ")),
         "{said}"
     );
 }
@@ -126,10 +126,13 @@ fn errors_point_at_line_and_column() {
             "[[token]]\nscopes = [\"check\"]\n",
             "token[0]: expected either `file` or `env`",
         ),
-        ("[store]\nfailure = \"open\"\n", "memory:// always answers"),
+        (
+            "[store]\nfailure = \"open\"\n",
+            "expected none with memory://",
+        ),
         (
             "[store]\nurl = \"redis://h/?failure=open\"\nfailure = \"open\"\n",
-            "said twice",
+            "given twice",
         ),
         (
             "[store]\nurl = \"redis://h/\"\nsnapshot = \"x\"\n",
@@ -139,11 +142,11 @@ fn errors_point_at_line_and_column() {
             "[bounds]\nmax_connections = 0\n",
             "bounds.max_connections is 0",
         ),
-        ("[http]\nlisten = \"0.0.0.0:80\"\n", "beyond this machine"),
+        ("[http]\nlisten = \"0.0.0.0:80\"\n", "from other machines"),
         ("[http]\nlisten = \"off\"\n", "both off"),
         (
             "[http]\nlisten = \"127.0.0.1:9090\"\n",
-            "two listeners are on 127.0.0.1:9090",
+            "two listeners have the address 127.0.0.1:9090",
         ),
     ];
     for (text, expected) in values {
@@ -203,14 +206,18 @@ fn flags_over_the_environment_over_the_file() {
         (
             "TIDEGATE__HTTP__LISTEN",
             "x",
-            "TIDEGATE__HTTP__LISTEN: `x` is not where to listen",
+            "TIDEGATE__HTTP__LISTEN: `x` is not an address",
         ),
         (
             "TIDEGATE__BOUNDS__MAX_BODY",
             "many",
             "TIDEGATE__BOUNDS__MAX_BODY: invalid type",
         ),
-        ("TIDEGATE__", "x", "TIDEGATE__: it names nothing"),
+        (
+            "TIDEGATE__",
+            "x",
+            "TIDEGATE__: the setting's name is missing",
+        ),
         (
             "TIDEGATE__HTTP__LISTEN__X",
             "x",

@@ -13,8 +13,8 @@ use tidegate_testkit::http::HttpAnswer;
 use tidegate_testkit::redis::{TlsFiles, wait_for};
 
 /// Two configurations that differ in all that can be seen in an answer.
-const ONE: &str = "http.headers = \"draft-11\"\n[policies.api]\nlimits = \"fixed_window 100000/300 days\"\n[policies.one]\nlimits = \"1/s\"\n";
-const OTHER: &str = "http.headers = \"legacy-delta\"\n[policies.api]\nlimits = \"fixed_window 200000/300 days\"\n[policies.other]\nlimits = \"1/s\"\n";
+const ONE: &str = "http.headers = \"draft-11\"\n[policies.api]\nlimits = \"fixed_window 100000000/300 days\"\n[policies.one]\nlimits = \"1/s\"\n";
+const OTHER: &str = "http.headers = \"legacy-delta\"\n[policies.api]\nlimits = \"fixed_window 200000000/300 days\"\n[policies.other]\nlimits = \"1/s\"\n";
 
 /// Puts a file in the place of another, as editors and deployments do.
 fn replace(path: &Path, text: &str) {
@@ -32,8 +32,8 @@ fn decided_by_one(answer: &HttpAnswer) -> bool {
         answer.field("ratelimit"),
         answer.field("x-ratelimit-limit"),
     ) {
-        (100_000, Some(_), None) => true,
-        (200_000, None, Some(_)) => false,
+        (100_000_000, Some(_), None) => true,
+        (200_000_000, None, Some(_)) => false,
         _ => panic!("half of one and half of the other: {answer:?}"),
     }
 }
@@ -104,7 +104,7 @@ fn what_is_wrong_changes_nothing() {
         ),
         ("[policies.api\n", "line 1"),
         ("policy.api = 1\n", "unknown field `policy`"),
-        ("", "all policies would be gone"),
+        ("", "all policies would be removed"),
         (
             &format!("store.url = \"memory://?max_keys=5\"\n{ONE}"),
             "`store` cannot be changed while the server runs",
@@ -259,13 +259,13 @@ fn tokens_and_certificates_are_read_again() {
     assert!(trusts(&files) && !trusts(&others));
     // A certificate without its key is none: the old one stays.
     std::fs::copy(others.path("redis.crt"), folder.path().join("redis.crt")).unwrap();
-    server.wait_for_log("the configuration was refused");
+    server.wait_for_log("configuration rejected");
     assert!(trusts(&files));
     std::fs::copy(others.path("redis.key"), folder.path().join("redis.key")).unwrap();
     assert!(wait_for(PATIENCE, || trusts(&others)), "{}", server.log());
     assert!(!trusts(&files));
     // A file that is half written may be one without its tokens.
     replace(Path::new(&path), &[tls, policies].concat());
-    server.wait_for_log("all tokens of scope check would be gone");
+    server.wait_for_log("all tokens of scope check would be removed");
     assert_eq!(status("the-first-token-of-all"), 401);
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use tidegate::{Algorithm, Policy, Record, Timestamp};
+use tidegate::store::Record;
+use tidegate::{Algorithm, Policy, Timestamp};
 use tidegate_testkit::redis::RedisServer;
 use tidegate_testkit::walk::{self, Walk};
 use tidegate_testkit::{Act, Answer, vectors};
@@ -193,7 +194,7 @@ fn a_bad_line_is_named_and_what_came_before_it_is_answered() {
         ("{\"at_us\":1,\"key\":\"\"}", "key is empty"),
         (
             "{\"at_us\":1,\"key\":\"a\",\"cost\":0.0001}",
-            "finer than 0.001",
+            "too many decimals",
         ),
         ("{\"at_us\":1,\"key\":\"a\",\"cost\":-1}", "negative"),
         ("{", "EOF"),
@@ -207,7 +208,7 @@ fn a_bad_line_is_named_and_what_came_before_it_is_answered() {
         assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
     }
     let endless = simulate(&["-p", "1/s", "-t", "-"], &"x".repeat(3 << 20));
-    assert!(complaint(&endless).contains("line 1: longer than 1 MiB"));
+    assert!(complaint(&endless).contains("line 1: the line is longer than 1 MiB"));
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn bad_arguments_say_what_was_expected() {
     assert!(
         complaint(&simulate(&["-p", "1/s", "-t", "/nowhere/trace"], "")).contains("/nowhere/trace")
     );
-    assert!(complaint(&simulate(&["-p", "1/s", "-t", "/"], "")).contains("folder"));
+    assert!(complaint(&simulate(&["-p", "1/s", "-t", "/"], "")).contains("directory"));
     assert!(
         complaint(&simulate(
             &["-p", "1/s", "-t", "-", "--store", "mem://x"],
@@ -269,7 +270,8 @@ fn the_table_sums_up() {
         "{\"at_us\":9,\"key\":\"a\",\"cost\":50}\n{\"at_us\":1,\"key\":\"a\"}\n",
     );
     assert!(
-        stdout(&never).contains("1 request can never pass") && stdout(&never).contains("never\n"),
+        stdout(&never).contains("1 request can never be allowed")
+            && stdout(&never).contains("never\n"),
         "{}",
         stdout(&never)
     );
@@ -387,7 +389,7 @@ fn long_traces_need_little_memory() {
     assert!(stdout(&full).contains("1000000"));
     let said = String::from_utf8_lossy(&full.stderr).into_owned();
     assert!(
-        said.contains("999000 keys were dropped") && said.contains("max_keys=N"),
+        said.contains("999000 keys were evicted") && said.contains("max_keys=N"),
         "{said}"
     );
 }

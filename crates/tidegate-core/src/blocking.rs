@@ -1,4 +1,4 @@
-//! Waiting for a future on a thread of one's own.
+//! Running a future to completion on the current thread.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion, parking the current thread while it is pending.
 pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -26,7 +26,7 @@ pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The output of a future that has nothing to wait for; of any other it is waited for.
+/// Returns the output of a future that is usually ready on the first poll. Blocks if it is not.
 #[inline]
 pub(crate) fn ready<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);

@@ -1,58 +1,63 @@
-//! What one request takes.
+//! Costs: how much of a limit one request takes.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-/// Thousandths in one unit: the grain of every cost and count.
+/// The number of thousandths in one unit. Every cost and count is a whole number of thousandths.
 pub(crate) const THOUSANDTHS: u64 = 1_000;
 
-/// What one request takes, in units, in steps of 0.001; 0 asks without taking.
+/// The cost of a request, in units and steps of 0.001.
 ///
-/// Made from integers and from decimals, which are checked to the thousandth: nothing is rounded.
+/// The default is 1. A cost of 0 looks at a limit without taking from it. Costs are created from
+/// integers, from floats and from decimal text. A value that is not a whole number of thousandths
+/// is an error; nothing is rounded.
+///
+/// # Examples
 ///
 /// ```
-/// use tidegate_core::Cost;
+/// use tidegate::Cost;
 ///
 /// assert_eq!(Cost::try_from(2)?, Cost::from_thousandths(2_000)?);
 /// assert_eq!(Cost::try_from(2.5)?, "2.5".parse()?);
 /// assert!(Cost::try_from(0.0005).is_err());
 /// assert!(Cost::try_from(-1).is_err());
-/// # Ok::<(), tidegate_core::CostError>(())
+/// # Ok::<(), tidegate::CostError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(u64);
 
-/// Why a number is not a [`Cost`].
+/// The error for a value that is not a valid [`Cost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CostError {
-    /// Below zero: a cost is never given back this way, see `refund`.
-    #[error("a cost cannot be negative")]
+    /// The value is negative. Use `refund` to give a cost back.
+    #[error("the cost is negative: expected at least 0")]
     Negative,
-    /// NaN, or a text that is no decimal number.
-    #[error("a cost is a decimal number such as 1 or 2.5")]
+    /// The value is NaN, or a text that is not a decimal number.
+    #[error("the cost is not a number: expected a decimal such as 1 or 2.5")]
     NotANumber,
-    /// More than three decimals.
-    #[error("a cost cannot be finer than 0.001: round it first")]
+    /// The value has more than three decimals.
+    #[error("the cost has too many decimals: expected at most three")]
     TooFine,
-    /// Above [`Cost::MAX`], or infinite.
-    #[error("a cost is at most 1,000,000,000")]
+    /// The value is above [`Cost::MAX`].
+    #[error("the cost is too large: expected at most 1,000,000,000")]
     TooLarge,
 }
 
 impl Cost {
-    /// Asks without taking.
+    /// A cost of 0: looks without taking.
     pub const ZERO: Self = Self(0);
-    /// The cost of a request where none is given.
+    /// A cost of 1: the default.
     pub const ONE: Self = Self(THOUSANDTHS);
-    /// The largest cost there is: 1,000,000,000 units.
+    /// The largest cost: 1,000,000,000 units.
     pub const MAX: Self = Self(1_000_000_000 * THOUSANDTHS);
 
-    /// A cost of `thousandths` / 1,000 units.
+    /// Creates a cost of `thousandths` / 1,000 units.
     ///
     /// # Errors
-    /// [`CostError::TooLarge`] above [`Cost::MAX`].
+    ///
+    /// Returns [`CostError::TooLarge`] above [`Cost::MAX`].
     pub const fn from_thousandths(thousandths: u64) -> Result<Self, CostError> {
         if thousandths > Self::MAX.0 {
             return Err(CostError::TooLarge);
@@ -60,13 +65,13 @@ impl Cost {
         Ok(Self(thousandths))
     }
 
-    /// The cost in thousandths of a unit.
+    /// Returns the cost in thousandths of a unit.
     #[must_use]
     pub const fn thousandths(self) -> u64 {
         self.0
     }
 
-    /// This much less that; `None` if that is more.
+    /// Returns `self - other`, or `None` if `other` is larger.
     #[must_use]
     pub const fn checked_sub(self, other: Self) -> Option<Self> {
         match self.0.checked_sub(other.0) {
@@ -75,7 +80,7 @@ impl Cost {
         }
     }
 
-    /// The sum of both. Above [`Cost::MAX`] it is a cost that fits no limit.
+    /// Returns the sum. A sum above [`Cost::MAX`] becomes a cost that fits no limit.
     #[doc(hidden)] // For Tidegate's own stores.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -112,7 +117,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Reads a plain decimal number: digits, with a point and more digits if need be.
+/// Parses a plain decimal number such as `7` or `2.5`: no sign, no exponent.
 impl FromStr for Cost {
     type Err = CostError;
 
@@ -144,7 +149,7 @@ impl FromStr for Cost {
 impl TryFrom<f64> for Cost {
     type Error = CostError;
 
-    /// The thousandth nearest to `units`, if `units` is the double that stands for it.
+    /// Converts a float that stands for a whole number of thousandths.
     #[allow(clippy::float_arithmetic)] // The edge where a double comes in; past it there are none.
     fn try_from(units: f64) -> Result<Self, CostError> {
         if units.is_nan() {
@@ -156,7 +161,7 @@ impl TryFrom<f64> for Cost {
         if units > 1e9 {
             return Err(CostError::TooLarge);
         }
-        // At most 10^12, so exact as a double and as an integer.
+        // At most 10^12, so the value is exact as a float and as an integer.
         let thousandths = (units * 1e3).round();
         #[allow(clippy::float_cmp)] // Exact equality is the point.
         if thousandths / 1e3 != units {
@@ -194,7 +199,7 @@ macro_rules! cost_from_signed {
 cost_from_unsigned!(u8, u16, u32, u64, u128, usize);
 cost_from_signed!(i8, i16, i32, i64, i128, isize);
 
-/// A [`Cost`] is a cost already: lets `.cost(c)` take one as it takes a number.
+/// Allows `.cost(c)` to accept a [`Cost`] in the same way as a number.
 impl From<Infallible> for CostError {
     fn from(never: Infallible) -> Self {
         match never {}

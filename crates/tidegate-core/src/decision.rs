@@ -1,15 +1,32 @@
-//! The answer to a check.
+//! Decisions: the result of a check.
 
 use std::time::Duration;
 
-/// The answer to a check: may it go on, how much is left, and if not, when.
+/// The result of a check: whether the request may proceed, how much is left, and when to retry.
 ///
-/// Durations are exact, rounded up to the store's tick (1 ns in memory) and no other way: a request repeated
-/// after [`retry_after`](Self::retry_after) is allowed, and just before it is denied.
+/// Durations are exact. They are rounded once, up, to the store's tick: 1 ns in memory, 1 µs on
+/// Redis. The same request is allowed after [`retry_after`](Self::retry_after) and denied just
+/// before.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Limiter, Outcome};
+///
+/// let limiter = Limiter::memory("2/minute".parse()?);
+/// let decision = limiter.check("user:42").now()?;
+/// match decision.outcome() {
+///     Outcome::Allowed { .. } => println!("{} left", decision.remaining()),
+///     Outcome::Denied { retry_after } => println!("retry in {retry_after:?}"),
+///     _ => println!("the cost exceeds the limit"),
+/// }
+/// assert_eq!((decision.limit(), decision.remaining()), (2, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    pub(crate) verdict: Verdict,
-    /// What the verdict is about: the delay of what is allowed, the wait of what is denied.
+    pub(crate) kind: OutcomeKind,
+    /// The delay of an allowed request, or the wait of a denied one, in nanoseconds.
     pub(crate) wait: u64,
     pub(crate) reset_after: u64,
     pub(crate) limit: u32,
@@ -18,7 +35,7 @@ pub struct Decision {
     pub(crate) degraded: Option<Degraded>,
 }
 
-/// By the names that it is asked for.
+/// Prints the fields under the names of the accessor methods.
 impl std::fmt::Debug for Decision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Decision")
@@ -33,32 +50,34 @@ impl std::fmt::Debug for Decision {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum OutcomeKind {
     Allowed,
     Denied,
     Never,
 }
 
-/// Why an answer was given without the store.
+/// The reason why the failure policy answered instead of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Degraded {
-    /// The store did not answer in time. Whether it counted the request is unknown.
+    /// The store did not answer in time. It is unknown whether it counted the request.
     Timeout,
-    /// The connection was lost, or could not be made. What was on its way may have been counted.
+    /// The connection was lost or could not be established. Requests in flight may have been
+    /// counted.
     Disconnected,
-    /// The store has failed again and again and is not asked until it answers a probe.
+    /// The circuit breaker is open: the store failed repeatedly and has not answered a probe yet.
     BreakerOpen,
-    /// As many requests as may be are waiting for the store already. This one was not sent.
+    /// The queue for the store is full. This request was not sent.
     Overloaded,
-    /// The store answered that it cannot do this now: it is loading, out of memory, read-only, or does not permit it.
+    /// The store refused the command: it is loading, out of memory, read-only, or denies
+    /// permission.
     Refused,
-    /// What is stored under the key is none of ours, and was left alone.
+    /// The stored value is not one of Tidegate's. It was left unchanged.
     Unreadable,
 }
 
 impl Degraded {
-    /// Every reason there is.
+    /// All reasons.
     pub const ALL: [Self; 6] = [
         Self::Timeout,
         Self::Disconnected,
@@ -68,7 +87,7 @@ impl Degraded {
         Self::Unreadable,
     ];
 
-    /// Its name, as metrics and logs write it.
+    /// Returns the name used in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -88,123 +107,134 @@ impl std::fmt::Display for Degraded {
     }
 }
 
-/// What became of a request: three outcomes, three variants.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It may go on, and what it costs has been taken.
+    /// The request may proceed, and its cost has been taken.
     Allowed {
-        /// How long it waits in the queue for those before it: leaky_bucket only, zero elsewhere.
+        /// The time that the request waits in a leaky bucket's queue. Zero for the other
+        /// algorithms.
         delay: Duration,
     },
-    /// It may not go on now; nothing was taken.
+    /// The request must not proceed now. Nothing was taken.
     Denied {
-        /// The shortest wait after which this same request is allowed, if nothing else comes.
+        /// The shortest wait after which the same request is allowed if nothing else happens.
         retry_after: Duration,
     },
-    /// It costs more than the whole capacity and will never be allowed; nothing was taken.
+    /// The cost exceeds the capacity, so the request can never be allowed. Nothing was taken.
     NeverAllowed,
 }
 
 impl Decision {
-    /// What became of the request, with the figure that belongs to it.
+    /// Returns the outcome with the duration that belongs to it.
     #[inline]
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         let wait = Duration::from_nanos(self.wait);
-        match self.verdict {
-            Verdict::Allowed => Outcome::Allowed { delay: wait },
-            Verdict::Denied => Outcome::Denied { retry_after: wait },
-            Verdict::Never => Outcome::NeverAllowed,
+        match self.kind {
+            OutcomeKind::Allowed => Outcome::Allowed { delay: wait },
+            OutcomeKind::Denied => Outcome::Denied { retry_after: wait },
+            OutcomeKind::Never => Outcome::NeverAllowed,
         }
     }
 
-    /// Whether the request may go on.
+    /// Returns `true` if the request may proceed.
     #[inline]
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        matches!(self.verdict, Verdict::Allowed)
+        matches!(self.kind, OutcomeKind::Allowed)
     }
 
-    /// Whether the request may not go on, now or ever.
+    /// Returns `true` if the request must not proceed.
     #[inline]
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         !self.is_allowed()
     }
 
-    /// The shortest wait after which this same request is allowed, if nothing else comes.
+    /// Returns the shortest wait after which the same request is allowed if nothing else happens.
     ///
-    /// `None` where there is nothing to wait for: it was allowed, or never will be. So this does not tell whether a
-    /// request may go on: [`is_allowed`](Self::is_allowed) does, and [`outcome`](Self::outcome) tells all three apart.
+    /// Returns `None` if the request was allowed, and also if it can never be allowed. Use
+    /// [`is_allowed`](Self::is_allowed) or [`outcome`](Self::outcome) to tell the two apart.
     #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.verdict {
-            Verdict::Denied => Some(Duration::from_nanos(self.wait)),
-            Verdict::Allowed | Verdict::Never => None,
+        match self.kind {
+            OutcomeKind::Denied => Some(Duration::from_nanos(self.wait)),
+            OutcomeKind::Allowed | OutcomeKind::Never => None,
         }
     }
 
-    /// How long an admitted request waits in a leaky bucket's queue; zero elsewhere.
+    /// Returns the time that an admitted request waits in a leaky bucket's queue.
+    ///
+    /// Returns zero for the other algorithms and for denied requests.
     #[inline]
     #[must_use]
     pub const fn delay(&self) -> Duration {
-        match self.verdict {
-            Verdict::Allowed => Duration::from_nanos(self.wait),
-            Verdict::Denied | Verdict::Never => Duration::ZERO,
+        match self.kind {
+            OutcomeKind::Allowed => Duration::from_nanos(self.wait),
+            OutcomeKind::Denied | OutcomeKind::Never => Duration::ZERO,
         }
     }
 
-    /// The capacity, in units: the burst of a bucket, the limit of a window.
+    /// Returns the capacity in units: the burst of a bucket, the limit of a window.
     #[inline]
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit as u64
     }
 
-    /// How many requests of cost 1 would be allowed right now, after this one.
+    /// Returns the number of requests of cost 1 that would be allowed right now, after this one.
     #[inline]
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining as u64
     }
 
-    /// The shortest wait after which the whole capacity is free again, if nothing else comes; zero where it is now.
+    /// Returns the shortest wait after which the whole capacity is free if nothing else happens.
+    ///
+    /// Returns zero if it is free now.
     #[inline]
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_nanos(self.reset_after)
     }
 
-    /// Which limit of the policy [`limit`](Self::limit) and [`remaining`](Self::remaining) speak of, counted from 0:
-    /// the one nearest to exhaustion, or the one that denies for longest.
+    /// Returns the index of the limit that [`limit`](Self::limit) and
+    /// [`remaining`](Self::remaining) describe.
+    ///
+    /// For an allowed request, that is the limit with the least remaining. For a denied request, it
+    /// is the limit with the longest wait.
     #[inline]
     #[must_use]
     pub const fn limit_index(&self) -> usize {
         self.limit_index as usize
     }
 
-    /// Why the answer was given without the store, by the failure policy; `None` for the store's own.
+    /// Returns the reason why the failure policy answered, or `None` if the store did.
     ///
-    /// A degraded answer of [`FailurePolicy::Local`](crate::FailurePolicy::Local) has the figures of this process. One of
-    /// `Open` or `Closed` has none to give: [`remaining`](Self::remaining) and [`reset_after`](Self::reset_after) are zero.
+    /// With [`FailurePolicy::Local`](crate::FailurePolicy::Local) the figures are those of this
+    /// process. With `Open` and `Closed`, [`remaining`](Self::remaining) and
+    /// [`reset_after`](Self::reset_after) are zero.
     #[inline]
     #[must_use]
     pub const fn degraded(&self) -> Option<Degraded> {
         self.degraded
     }
 
-    /// Whether the figures mean something: not those of an answer that was given without the store, `Open` or `Closed`.
+    /// Returns `true` if the figures are meaningful.
+    ///
+    /// They are not if the failure policy answered with `Open` or `Closed`, which count nothing.
     #[must_use]
     pub const fn has_figures(&self) -> bool {
-        // Whoever has counted knows of something left, or of a time until all is.
+        // A decision that counted something has units left, or a time until they are free.
         self.degraded.is_none()
             || self.remaining > 0
             || self.reset_after > 0
-            || matches!(self.verdict, Verdict::Never)
+            || matches!(self.kind, OutcomeKind::Never)
     }
 
-    /// The same with its durations rounded up to a store's tick.
+    /// Returns the decision with its durations rounded up to a store's tick.
     pub(crate) fn rounded_up(mut self, tick: u64) -> Self {
         let up = |nanos: u64| nanos.div_ceil(tick).saturating_mul(tick);
         self.wait = up(self.wait);

@@ -1,36 +1,38 @@
-//! How a remote store is, as seen from this process.
+//! The health of a remote store, as seen from this process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How a remote store is, as seen from this process. A snapshot: counts are since the store was made.
+/// The health of a remote store, as seen from this process.
+///
+/// This is a snapshot. Counts are since the store was created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreHealth {
-    /// Whether it is being asked.
+    /// The state of the circuit breaker.
     pub breaker: Breaker,
-    /// How often the breaker has opened.
+    /// The number of times that the breaker has opened.
     pub breaker_openings: u64,
-    /// Connections made after one was lost.
+    /// The number of connections established after one was lost.
     pub reconnects: u64,
-    /// Connections that could not be made.
+    /// The number of failed attempts to connect.
     pub failed_connects: u64,
-    /// Trips to the store that were answered. Checks that wait at the same moment share one.
+    /// The number of round trips answered. Checks that wait at the same moment share one.
     pub trips: u64,
-    /// Checks on those trips.
+    /// The number of checks carried by those round trips.
     pub carried: u64,
-    /// Trips under way now.
+    /// The number of round trips in flight.
     pub in_flight: u64,
-    /// Checks waiting for a trip now.
+    /// The number of checks waiting for a round trip.
     pub waiting: u64,
-    /// How long the trips took.
+    /// The duration of the round trips.
     pub latency: Latency,
-    /// What went wrong last, for people to read.
+    /// The last error, as text.
     pub last_error: Option<String>,
 }
 
 impl StoreHealth {
-    /// A store that nothing has been asked of.
+    /// Creates the health of a store that has not been used yet.
     #[must_use]
     pub fn new(breaker: Breaker, latency: Latency) -> Self {
         Self {
@@ -48,19 +50,20 @@ impl StoreHealth {
     }
 }
 
-/// Whether a store is being asked. Where a store has many nodes, the worst of them.
+/// The state of a store's circuit breaker. With several nodes, the worst of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Breaker {
-    /// It is.
+    /// Checks are sent.
     Closed,
-    /// A connection is being made, or a probe is on its way; checks wait for it.
+    /// A connection is being established or a probe is in flight; checks wait for it.
     HalfOpen,
-    /// It is not, until it answers a probe; or it answers and refuses to write, for want of memory, replicas or rights.
+    /// No checks are sent until a probe succeeds. Also reported if the store answers but refuses to
+    /// write, for lack of memory, replicas or permission.
     Open,
 }
 
 impl Breaker {
-    /// Its name, as metrics and logs write it.
+    /// Returns the name used in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,26 +74,26 @@ impl Breaker {
     }
 }
 
-/// How long something took: quantiles, right to an eighth.
+/// Quantiles of a duration, accurate to one eighth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Latency {
-    /// Half took no longer.
+    /// The median.
     pub p50: Duration,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile.
     pub p99: Duration,
-    /// 999 of 1,000 took no longer.
+    /// The 99.9th percentile.
     pub p999: Duration,
-    /// None took longer.
+    /// The maximum.
     pub max: Duration,
 }
 
-/// How many steps there are between one power of two and the next.
+/// The number of buckets between two powers of two.
 const STEPS: u64 = 8;
-/// Up to 2^42 µs; what takes longer counts as that.
+/// The number of buckets: up to 2^42 µs. Longer durations are counted in the last one.
 const BUCKETS: usize = 40 * STEPS as usize;
 
-/// Counts durations. Many threads may at once.
+/// A histogram of durations that many threads can record into at once.
 #[doc(hidden)] // For Tidegate's own stores.
 #[derive(Debug)]
 pub struct Histogram {
@@ -108,7 +111,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Records one duration.
     pub fn record(&self, duration: Duration) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         if let Some(count) = self.counts.get(bucket(us).min(BUCKETS - 1)) {
@@ -117,7 +120,7 @@ impl Histogram {
         self.max_us.fetch_max(us, Ordering::Relaxed);
     }
 
-    /// What has been counted so far.
+    /// Returns the quantiles of the durations recorded so far.
     #[must_use]
     pub fn latency(&self) -> Latency {
         let counts: Vec<u64> = self
@@ -144,7 +147,7 @@ impl Histogram {
     }
 }
 
-/// Exact below 8; from there on each power of two is cut into 8.
+/// Returns the bucket of a duration: exact below 8 µs, then 8 buckets for each power of two.
 fn bucket(us: u64) -> usize {
     if us < STEPS {
         return us as usize;
@@ -154,7 +157,7 @@ fn bucket(us: u64) -> usize {
     ((power - 2) * STEPS + step) as usize
 }
 
-/// The longest duration of a bucket.
+/// Returns the longest duration that falls into a bucket.
 fn largest(bucket: usize) -> u64 {
     let (power, step) = (bucket as u64 / STEPS, bucket as u64 % STEPS);
     if power == 0 {

@@ -1,18 +1,19 @@
-//! Which limits count together: the text that identifies a policy's counters in every store.
+//! Identities: the text that names a policy's counters in every store.
 //!
-//! Two plans share the counters of a key exactly if they have the same namespace and the same identity. The text has no
-//! `:` and no brace, so that a store can put it between other parts of a name.
+//! Two plans share the counters of a key exactly if they have the same namespace and the same
+//! identity. The text contains no `:` and no brace, so that a store can embed it in a longer name.
 
 use crate::policy::{Algorithm, Limit, Policy};
 use crate::store::ANY_RATE;
 
-/// The identity of a policy's counters in a namespace.
+/// Returns the identity of a policy's counters in a namespace.
 ///
-/// - Without a namespace the identity is the whole policy: `fw/5/1m`, `tb/100/1m/20`. The order of limits does not matter.
-/// - In a namespace, windows and logs are identified by algorithm, anchor and period (`fw/1m`), so that a changed limit
-///   keeps the counts. A single bucket is identified by all of its numbers.
-/// - A bucket beside other limits is `tb`: its numbers are stored with its state, see [`BucketNumbers`], so that the other
-///   limits keep their counts when its numbers change.
+/// - Without a namespace the identity is the whole policy: `fw/5/1m`, `tb/100/1m/20`. The order of
+///   limits does not matter.
+/// - In a namespace, windows and logs are identified by algorithm, anchor and period (`fw/1m`), so
+///   that a changed limit keeps the counts. A single bucket is identified by all of its numbers.
+/// - A bucket beside other limits is `tb`. Its numbers are stored with its state, see
+///   [`BucketNumbers`], so that the other limits keep their counts when its numbers change.
 /// - In [`ANY_RATE`] a key has one bucket, whatever its numbers.
 #[doc(hidden)] // For Tidegate's own stores.
 #[must_use]
@@ -52,7 +53,7 @@ fn limit_identity(limit: &Limit, namespace: &str, limit_count: usize) -> String 
     }
 }
 
-/// A period in the largest unit that it is a whole number of.
+/// Formats a period in the largest unit that divides it.
 fn period(ms: u128) -> String {
     const UNITS: [(u128, &str); 4] = [
         (86_400_000, "d"),
@@ -66,7 +67,8 @@ fn period(ms: u128) -> String {
     }
 }
 
-/// The numbers that identify a bucket beside other limits of a named policy: with other numbers it is another bucket.
+/// The numbers that identify a bucket beside other limits of a named policy. A bucket with other
+/// numbers is another bucket.
 #[doc(hidden)] // For Tidegate's own stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketNumbers {
@@ -76,7 +78,7 @@ pub struct BucketNumbers {
 }
 
 impl BucketNumbers {
-    /// The numbers of a limit. Limits and bursts are at most 10^9: they fit.
+    /// Returns the numbers of a limit. Limits and bursts are at most 10^9, so they fit in 32 bits.
     #[must_use]
     pub const fn new(limit: &Limit) -> Self {
         Self {
@@ -86,7 +88,7 @@ impl BucketNumbers {
         }
     }
 
-    /// The numbers as bytes, the highest byte first.
+    /// Returns the numbers as bytes, most significant first.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {
         let number =
@@ -94,7 +96,7 @@ impl BucketNumbers {
         number.to_be_bytes()
     }
 
-    /// The inverse of [`to_bytes`](Self::to_bytes).
+    /// Creates the numbers from the output of [`to_bytes`](Self::to_bytes).
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let number = u128::from_be_bytes(bytes);

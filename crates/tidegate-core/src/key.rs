@@ -1,19 +1,35 @@
-//! Who is limited.
+//! Keys: the client that a limit applies to.
 
-/// Who is limited: any bytes, of any length, but not none.
+/// The client that a limit applies to: a user, an address, an API key.
+///
+/// A key is any non-empty byte string, of any length.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::Key;
+///
+/// let key = Key::new(b"user:42")?;
+/// assert_eq!(key.as_bytes(), b"user:42");
+/// assert!(Key::new(b"").is_err());
+/// # Ok::<(), tidegate::EmptyKey>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key<'a>(&'a [u8]);
 
-/// An empty key, which is most often a mistake of the caller: everybody would share one limit.
+/// The error for an empty key.
+///
+/// An empty key is almost always a bug in the caller: all clients would share one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key is empty: expected at least one byte")]
 pub struct EmptyKey;
 
 impl<'a> Key<'a> {
-    /// The key of these bytes.
+    /// Creates a key from bytes.
     ///
     /// # Errors
-    /// [`EmptyKey`] if there are none.
+    ///
+    /// Returns [`EmptyKey`] if `bytes` is empty.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Result<Self, EmptyKey> {
         if bytes.is_empty() {
@@ -23,7 +39,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Its bytes.
+    /// Returns the key's bytes.
     #[inline]
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {

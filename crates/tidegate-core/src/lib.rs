@@ -1,12 +1,15 @@
-//! The heart of Tidegate: exact rate limit [policies](Policy), [decisions](Decision) and the in-memory
-//! [store](MemoryStore). Users add the `tidegate` crate, which re-exports all of this.
+//! Rate limit [policies](Policy), [decisions](Decision), [limiters](Limiter) and the [in-memory
+//! store](MemoryStore).
 //!
-//! No async runtime, no I/O, no floats in a decision, no clock read outside the clock module.
+//! This crate is Tidegate's core. Add the `tidegate` crate instead: it re-exports everything here
+//! and adds Redis and the middleware.
+//!
+//! The core has no async runtime and does no I/O. No decision uses floating point, and only the
+//! clock module reads a clock.
 #![cfg_attr(not(test), warn(clippy::float_arithmetic))]
 
 mod algorithm;
 mod blocking;
-mod book;
 mod clock;
 mod cost;
 mod decision;
@@ -16,24 +19,27 @@ mod health;
 mod identity;
 mod key;
 mod limiter;
+mod maybe_ready;
 mod memory;
 mod name;
 mod policy;
+mod policy_set;
 mod record;
 #[doc(hidden)] // For Tidegate's own stores.
 pub mod remote;
 mod store;
+mod striped;
 mod subject;
 mod sync;
 
 #[doc(hidden)]
 pub use algorithm::{Claim, Claims};
-pub use book::{Book, BookError, Exception, Rules};
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use cost::{Cost, CostError};
 pub use decision::{Decision, Degraded, Outcome};
 pub use gate::{
-    Ask, BucketLimit, Effect, Gate, GateBuilder, Label, PolicyCounters, Receipt, Ruling, Verdict,
+    BucketLimit, Gate, GateBuilder, GateCheck, PolicyCounters, PolicyDecision, PolicyLabel,
+    PolicyOutcome, Receipt, Verdict,
 };
 #[doc(hidden)]
 pub use health::Histogram;
@@ -42,20 +48,24 @@ pub use health::{Breaker, Latency, StoreHealth};
 pub use identity::{BucketNumbers, identity};
 pub use key::{EmptyKey, Key};
 pub use limiter::{
-    Answer, Check, CheckError, CheckMany, CheckWithReceipt, Counters, Each, FailurePolicy, Limiter,
-    LimiterBuilder, Refund, Reset,
+    Check, CheckError, CheckFuture, CheckMany, CheckWithReceipt, Counters, FailurePolicy, Limiter,
+    LimiterBuilder, LimiterRequest, Refund, Reset,
 };
+pub use maybe_ready::MaybeReady;
 pub use memory::{
     MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Plan, RestoreError,
 };
 pub use name::{Name, NameError};
 pub use policy::{Algorithm, Anchor, Limit, Policy, PolicyError, Rate};
+pub use policy_set::{Exception, PolicySet, PolicySetError, Rules};
 pub use record::Record;
 #[doc(hidden)]
 pub use record::Settlement;
 #[doc(hidden)]
 pub use store::{ANY_RATE, Admission};
 pub use store::{BlockingError, Store, StoreError};
+#[doc(hidden)]
+pub use striped::StripedCounters;
 pub use subject::Subject;
 #[doc(hidden)]
-pub use subject::composed_key;
+pub use subject::encoded_key;

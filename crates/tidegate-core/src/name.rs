@@ -3,15 +3,27 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest name there is.
+/// The maximum length of a name, in bytes.
 const LONGEST: usize = 64;
 
-/// A name that can stand in a header, a metric and a Redis key as it is: letters, digits, `.`, `_` and `-`, at most 64.
-/// Clones share.
+/// The name of a policy, a tier or a namespace.
+///
+/// A name has 1 to 64 letters, digits, `.`, `_` and `-`, so it can be used unescaped in a header, a
+/// metric label and a Redis key. Clones share the text.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::Name;
+///
+/// assert_eq!(Name::new("per-address")?.as_str(), "per-address");
+/// assert!(Name::new("per address").is_err());
+/// # Ok::<(), tidegate::NameError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
-/// A text that is not a [`Name`].
+/// The error for a text that is not a valid [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a name: expected 1 to {LONGEST} letters, digits, `.`, `_` or `-`")]
 pub struct NameError {
@@ -19,16 +31,18 @@ pub struct NameError {
 }
 
 impl Name {
-    /// The name of this text.
+    /// Creates a name.
     ///
     /// # Errors
-    /// If there is anything in it but letters, digits, `.`, `_` and `-`, or nothing, or too much.
+    ///
+    /// Returns an error if `text` is empty, longer than 64 bytes, or contains a character other
+    /// than letters, digits, `.`, `_` and `-`.
     pub fn new(text: &str) -> Result<Self, NameError> {
         let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         if (1..=LONGEST).contains(&text.len()) && text.bytes().all(is_good) {
             return Ok(Self(text.into()));
         }
-        // What is shown in an error does not make it unreadable.
+        // Control characters are dropped so that the error stays on one line.
         let shown = text
             .chars()
             .filter(|c| !c.is_control())
@@ -37,7 +51,7 @@ impl Name {
         Err(NameError { text: shown })
     }
 
-    /// Its text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

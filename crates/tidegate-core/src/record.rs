@@ -1,4 +1,4 @@
-//! The state of one key under a policy, and the pure step that every store with compare-and-swap can run.
+//! Records: the state of one key under a policy, and the pure step that updates it.
 
 use smallvec::SmallVec;
 
@@ -8,17 +8,23 @@ use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::policy::Policy;
 
-/// What is kept for one key under a policy, one state a limit. The default is a fresh one.
+/// The state of one key under a policy: one state per limit.
+///
+/// The default value is a fresh record. A store with compare-and-swap can keep records and run
+/// [`Policy::decide`] on them.
+///
+/// # Examples
 ///
 /// ```
-/// use tidegate_core::{Cost, Policy, Record, Timestamp};
+/// use tidegate::store::Record;
+/// use tidegate::{Cost, Policy, Timestamp};
 ///
 /// let policy: Policy = "2/second".parse()?;
 /// let mut record = Record::default();
 /// let now = Timestamp::from_micros(1_700_000_000_000_000).unwrap();
 /// assert!(policy.decide(&mut record, now, Cost::ONE).is_allowed());
 /// assert_eq!(policy.decide(&mut record, now, Cost::ZERO).remaining(), 1);
-/// # Ok::<(), tidegate_core::PolicyError>(())
+/// # Ok::<(), tidegate::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
@@ -38,12 +44,12 @@ impl Record {
         }
     }
 
-    /// The states there are.
+    /// Returns the states, in stored order.
     pub(crate) fn as_states(&self) -> &[StepState] {
         &self.states
     }
 
-    /// Runs `work` on the states of a policy's limits, one a limit, in the order of the policy.
+    /// Runs `work` on the states of a policy's limits, in the policy's order.
     pub(crate) fn with_states<T>(
         &mut self,
         policy: &Policy,
@@ -76,20 +82,20 @@ impl Record {
         result
     }
 
-    /// The bytes of the heap that it takes.
+    /// Returns the number of heap bytes in use.
     pub(crate) fn heap_bytes(&self) -> usize {
         let states = self.states.capacity() * size_of::<StepState>();
         states + self.states.iter().map(StepState::heap_bytes).sum::<usize>()
     }
 
-    /// Puts a state in its place, in stored order.
+    /// Replaces the state at `index`, in stored order.
     pub(crate) fn set(&mut self, index: usize, state: StepState) {
         if let Some(slot) = self.states.get_mut(index) {
             *slot = state;
         }
     }
 
-    /// The latest time at which buckets of other configurations are free again.
+    /// Returns the latest free-again time of the buckets of other configurations.
     pub(crate) fn others_free_at(&self) -> u64 {
         let others = self.states.iter().map(|state| match state {
             StepState::Bucket(versions) => versions.others_free_at(),
@@ -100,11 +106,26 @@ impl Record {
 }
 
 impl Policy {
-    /// Decides on one request, and takes what it costs from the record if it is allowed. Pure: no clock, no lock.
+    /// Decides a request and, if it is allowed, takes its cost from the record.
     ///
-    /// A record that was written under other limits keeps the counts of windows and logs. A bucket whose numbers changed
-    /// is another bucket and starts full. With other algorithms, anchors or periods of windows and logs, start afresh
-    /// with [`Record::default`].
+    /// This function is pure: it reads no clock and takes no lock.
+    ///
+    /// If the policy changed since the record was change, windows and logs keep their counts, and
+    /// a bucket with another rate or burst starts full. After a change of algorithm, anchor or
+    /// period, start with [`Record::default`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::store::Record;
+    /// use tidegate::{Cost, Policy, Timestamp};
+    ///
+    /// let policy: Policy = "fixed_window 1/second".parse()?;
+    /// let (mut record, now) = (Record::default(), Timestamp::from_nanos(0));
+    /// assert!(policy.decide(&mut record, now, Cost::ONE).is_allowed());
+    /// assert!(policy.decide(&mut record, now, Cost::ONE).is_denied());
+    /// # Ok::<(), tidegate::PolicyError>(())
+    /// ```
     pub fn decide(&self, record: &mut Record, now: Timestamp, cost: Cost) -> Decision {
         let (now, cost) = (now.as_nanos(), cost.thousandths());
         record.with_states(self, now, |steps, states| {
@@ -112,7 +133,7 @@ impl Policy {
         })
     }
 
-    /// Decides like [`decide`](Self::decide), and returns where the request is counted if it was admitted.
+    /// Decides like [`decide`](Self::decide), and returns where an admitted request was counted.
     #[doc(hidden)] // For Tidegate's own stores.
     pub fn admit(&self, record: &mut Record, now: Timestamp, cost: Cost) -> (Decision, Claims) {
         let (now, cost) = (now.as_nanos(), cost.thousandths());
@@ -122,7 +143,21 @@ impl Policy {
         })
     }
 
-    /// Gives back what a request took that did not happen after all, and answers like one of cost 0 made right after.
+    /// Gives back the cost of a request that did not happen. Returns the decision of a request of
+    /// cost 0 made right after.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::store::Record;
+    /// use tidegate::{Cost, Policy, Timestamp};
+    ///
+    /// let policy: Policy = "fixed_window 1/second".parse()?;
+    /// let (mut record, now) = (Record::default(), Timestamp::from_nanos(0));
+    /// policy.decide(&mut record, now, Cost::ONE);
+    /// assert_eq!(policy.refund(&mut record, now, Cost::ONE).remaining(), 1);
+    /// # Ok::<(), tidegate::PolicyError>(())
+    /// ```
     pub fn refund(&self, record: &mut Record, now: Timestamp, cost: Cost) -> Decision {
         let (now, cost) = (now.as_nanos(), cost.thousandths());
         record.with_states(self, now, |steps, states| {
@@ -130,7 +165,8 @@ impl Policy {
         })
     }
 
-    /// Corrects an admitted request to its actual cost, and answers like a request of cost 0 made right after.
+    /// Corrects an admitted request to its actual cost. Returns the decision of a request of cost 0
+    /// made right after.
     #[doc(hidden)] // For Tidegate's own stores.
     pub fn settle(
         &self,
@@ -145,11 +181,11 @@ impl Policy {
     }
 }
 
-/// A request that was admitted at one cost and turned out to have another.
+/// A correction of an admitted request from the cost taken to the actual cost.
 #[doc(hidden)] // For Tidegate's own stores.
 #[derive(Clone, Copy, Debug)]
 pub struct Settlement<'a> {
-    /// The claims of the request.
+    /// The places where the request was counted.
     pub claims: &'a [Claim],
     /// The cost that was taken.
     pub taken: Cost,
@@ -163,7 +199,7 @@ impl Settlement<'_> {
         steps: &[A],
         states: &mut [A::State],
         now: u64,
-    ) -> (Decision, algorithm::Written) {
+    ) -> (Decision, algorithm::StateChange) {
         algorithm::settle(
             steps,
             states,
@@ -175,7 +211,7 @@ impl Settlement<'_> {
     }
 }
 
-/// Where a request is counted: nowhere unless it was admitted.
+/// Returns where a request was counted; nothing if it was denied.
 pub(crate) fn claims<A: Algorithm>(
     decision: &Decision,
     steps: &[A],

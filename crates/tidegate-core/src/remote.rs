@@ -1,7 +1,7 @@
-//! For stores that keep and decide in a language of their own: what they kept, as the steps of this crate read it.
+//! Support for stores that decide in a language of their own, such as Lua in Redis.
 //!
-//! *The store decides, Rust explains*: the store hands back what it had kept and its time, and every figure of the
-//! decision is worked out here, by the code that the memory store runs.
+//! *The store decides, Rust explains*: the store returns the state it had and its time. Every
+//! figure of the decision is computed here, by the code that the memory store runs.
 
 use std::collections::HashSet;
 
@@ -14,15 +14,17 @@ use crate::policy::{Limit, Policy};
 use crate::record::{Record, Settlement};
 use crate::store::{Admission, Store, StoreError};
 
-/// Such stores count in microseconds.
+/// The resolution of remote stores: one microsecond, in nanoseconds.
 const TICK: u64 = 1_000;
 
-/// Decides on one request that several keys must all meet, one after the other: what was taken is given back on a denial.
-/// All are asked, whichever denies, so that the longest wait is known.
+/// Decides one request that several keys must allow, by asking them one after the other. On a
+/// denial, everything taken is given back. All keys are asked even if one denies, so that the
+/// longest wait is known.
 ///
 /// # Errors
-/// If the store could not answer, and no key denied: a denial stands. What was taken has been given back, as far as it
-/// could be.
+///
+/// Returns an error if the store could not answer and no key denied the request. Everything taken
+/// has been given back as far as possible.
 pub async fn check_in_order<S: Store + ?Sized>(
     store: &S,
     requests: &[(&S::Plan, Key<'_>, Cost)],
@@ -50,7 +52,7 @@ pub async fn check_in_order<S: Store + ?Sized>(
                     taken: *cost,
                     actual: Cost::ZERO,
                 };
-                // What cannot be given back stays taken.
+                // A cost that cannot be given back stays taken.
                 let look = store.settle(plan, *key, &settlement).await.ok();
                 *admission = look.map(|decision| (decision, Claims::new()));
             }
@@ -62,8 +64,10 @@ pub async fn check_in_order<S: Store + ?Sized>(
     }
 }
 
-/// Runs of requests in groups, in order: within a group no two runs have a key in common, and they may be asked at a time.
-/// What is asked at a time across a network may be decided in any order.
+/// Groups runs of requests, in order, so that no two runs of a group share a key.
+///
+/// Runs of one group may be sent at the same time. Requests sent at the same time across a network
+/// may be decided in any order, so requests for the same key must not be.
 pub(crate) fn groups_apart<'r, R>(
     runs: impl Iterator<Item = &'r [R]>,
     key: impl Fn(&R) -> &[u8],
@@ -83,48 +87,49 @@ pub(crate) fn groups_apart<'r, R>(
     groups
 }
 
-/// What a store kept for one limit of one key, times in microseconds, amounts in thousandths.
+/// The stored state of one limit for one key. Times are in microseconds, amounts in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// Nothing.
+    /// No state.
     Fresh,
-    /// A bucket that is free again at `free_at` + `part` / `denominator`, the rate's own denominator in microseconds.
+    /// A bucket that is free again at `free_at` + `part` / `denominator` microseconds.
     Bucket {
         /// Whole microseconds.
         free_at: u64,
-        /// The rest, in parts of the denominator.
+        /// The fraction, in parts of the denominator.
         part: u64,
-        /// The denominator.
+        /// The denominator of the rate.
         denominator: u64,
     },
     /// A fixed window.
     Window {
-        /// When it ends.
+        /// The end of the window.
         end: u64,
-        /// What was admitted in it.
+        /// The amount admitted in the window.
         count: u64,
     },
     /// A sliding window counter.
     Counter {
-        /// When the current window ends.
+        /// The end of the current window.
         end: u64,
-        /// What was admitted in it.
+        /// The amount admitted in the current window.
         current: u64,
-        /// What was admitted in the one before.
+        /// The amount admitted in the previous window.
         previous: u64,
     },
-    /// What is live of a log, and as much of where it stands as a decision needs.
+    /// The live part of a log, reduced to what a decision needs.
     Log {
-        /// The oldest entry that has to expire for the request to fit, and all that is live up to and with it.
+        /// The oldest entry that must expire for the request to fit, and the live amount up to and
+        /// including it.
         waits_for: Option<(u64, u64)>,
-        /// When the newest entry was made.
+        /// The time of the newest entry.
         newest: u64,
-        /// All that is live.
+        /// The live amount.
         live: u64,
     },
 }
 
-/// The record of what a store kept, one state a limit, in stored order.
+/// Converts stored states, one per limit in stored order, to a record.
 #[must_use]
 pub fn record(policy: &Policy, stored: &[Stored]) -> Record {
     let states = stored
@@ -134,15 +139,15 @@ pub fn record(policy: &Policy, stored: &[Stored]) -> Record {
     Record::of_states(states)
 }
 
-/// Puts what a store keeps for one limit, by its number in stored order, into a record: a log hands over what one request
-/// needs of it, each time.
+/// Replaces the state of one limit, by its index in stored order. A log returns the part that one
+/// request needs, so it is replaced for every request.
 pub fn replace(policy: &Policy, record: &mut Record, limit: usize, stored: Stored) {
     if let Some(step) = stored_step(policy, limit) {
         record.set(limit, state(step, stored));
     }
 }
 
-/// The step of a limit by its number in stored order.
+/// Returns the step of a limit by its index in stored order.
 fn stored_step(policy: &Policy, limit: usize) -> Option<&Step> {
     let index = policy.stored_order().map_or(Some(limit), |order| {
         order.get(limit).copied().map(usize::from)
@@ -150,7 +155,7 @@ fn stored_step(policy: &Policy, limit: usize) -> Option<&Step> {
     policy.steps().get(index)
 }
 
-/// The limits of a policy, in stored order.
+/// Returns the limits of a policy in stored order.
 pub fn stored_limits(policy: &Policy) -> impl Iterator<Item = &Limit> {
     let order = policy.stored_order();
     (0..policy.limits().len()).filter_map(move |index| {
@@ -160,8 +165,8 @@ pub fn stored_limits(policy: &Policy) -> impl Iterator<Item = &Limit> {
     })
 }
 
-/// Where a limit, by its number in stored order, counted a request. Of a bucket: in microseconds and parts of `denominator`,
-/// the rate's own in microseconds.
+/// Returns where a limit, by its index in stored order, counted a request: a time in microseconds
+/// and, for a bucket, a part of `denominator`, the denominator of the rate in microseconds.
 #[must_use]
 pub fn claim_in_micros(
     policy: &Policy,
@@ -183,7 +188,8 @@ pub fn claim_in_micros(
     (claim.time / TICK, u64::try_from(part).unwrap_or(0))
 }
 
-/// Sets the claim on a limit, by its number in stored order, to a time in microseconds and an amount.
+/// Sets the claim on a limit, by its index in stored order, to a time in microseconds and an
+/// amount.
 pub fn set_claim(
     policy: &Policy,
     claims: &mut [Claim],
@@ -201,12 +207,12 @@ pub fn set_claim(
     }
 }
 
-/// Decides as [`Policy::decide`], for a store that counts in microseconds.
+/// Decides like [`Policy::decide`], for a store that counts in microseconds.
 pub fn decide(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) -> Decision {
     policy.decide(record, now, cost).rounded_up(TICK)
 }
 
-/// Admits as [`Policy::admit`], for a store that counts in microseconds.
+/// Admits like [`Policy::admit`], for a store that counts in microseconds.
 pub fn admit(
     policy: &Policy,
     record: &mut Record,
@@ -270,13 +276,13 @@ fn state(step: &Step, stored: Stored) -> StepState {
     }
 }
 
-/// In lowest terms, a rate's numbers are as small as they can be.
+/// Returns the greatest common divisor, to reduce a rate to lowest terms.
 #[must_use]
 pub fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     gcd(a, b)
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on this thread.
 pub fn wait<F: Future>(future: F) -> F::Output {
     crate::blocking::wait(future)
 }

@@ -1,4 +1,4 @@
-//! What a place that keeps records must do.
+//! The [`Store`] trait: a place that keeps counters and decides on them.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,28 +15,33 @@ use crate::policy::Policy;
 use crate::record::Settlement;
 use crate::remote;
 
-/// The namespace of buckets whose rate comes with every request. There a key has one bucket, whatever its rate: the time
-/// at which it is full again means the same under any.
+/// The namespace of buckets whose rate comes with every request.
+///
+/// In this namespace a key has one bucket, whatever the rate. Its state, the time at which the
+/// bucket is full again, has the same meaning under every rate.
 #[doc(hidden)] // For Tidegate's own stores.
 pub const ANY_RATE: &str = "~cell";
 
-/// A decision, and where the request is counted if it was admitted.
+/// A decision, and where an admitted request was counted.
 #[doc(hidden)] // For Tidegate's own receipts.
 pub type Admission = (Decision, Claims);
 
-/// A place that keeps records and decides on them, each check whole or not at all.
+/// A place that keeps counters and decides on them. Every check is atomic.
 ///
-/// Asynchronous, for stores across a network. [`MemoryStore`](crate::MemoryStore) answers at once and has the same
-/// methods without a future.
+/// The methods are asynchronous, for stores across a network. [`MemoryStore`](crate::MemoryStore)
+/// never waits, and has the same methods without a future.
 pub trait Store: Send + Sync + 'static {
-    /// What the store works out of a policy once, so that a check need not.
+    /// A policy prepared for this store. It is computed once, so that a check does not have to.
     type Plan: Send + Sync + 'static;
 
-    /// Works out a policy. Plans count together if they have the same namespace and the same `identity`.
-    /// A namespace consists of letters, digits and `._-~`; the empty one is that of limits without a name.
+    /// Prepares a policy.
+    ///
+    /// Two plans share counters if they have the same namespace and the same `identity`. A
+    /// namespace consists of letters, digits and `._-~`. The empty namespace is for limits without
+    /// a name.
     fn plan(&self, policy: &Policy, namespace: &str) -> Self::Plan;
 
-    /// Decides on one request, and takes what it costs if it is allowed.
+    /// Decides a request and, if it is allowed, takes its cost.
     fn check(
         &self,
         plan: &Self::Plan,
@@ -44,14 +49,15 @@ pub trait Store: Send + Sync + 'static {
         cost: Cost,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
-    /// Decides on several requests in order, at one time, each for itself. One answer a request, in their order.
+    /// Decides several requests in order and at the same time, each on its own. Returns one
+    /// decision per request, in the same order.
     fn check_many(
         &self,
         plan: &Self::Plan,
         requests: &[(Key<'_>, Cost)],
     ) -> impl Future<Output = Vec<Result<Decision, StoreError>>> + Send;
 
-    /// The same, each request under a plan of its own.
+    /// Like [`check_many`](Self::check_many), with a plan for each request.
     fn check_each(
         &self,
         requests: &[(&Self::Plan, Key<'_>, Cost)],
@@ -68,13 +74,15 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
-    /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. A plan and key
-    /// that occur twice count as one request of the summed cost. Returns one answer a key, in their order. If the request
-    /// is denied, the keys that would have allowed it answer like a request of cost 0, and those that could not be asked
-    /// answer nothing.
+    /// Decides one request that several keys must allow: either all are taken from, or none.
     ///
-    /// Where a store has no better way, they are taken from in order, and what was taken is given back on a denial. In
-    /// between, others may be denied what will be free again.
+    /// The same plan and key given twice counts as one request of the summed cost. Returns one
+    /// admission per key, in the same order. If the request is denied, a key that would have
+    /// allowed it has the decision of a request of cost 0, and a key that could not be asked has
+    /// `None`.
+    ///
+    /// The default implementation takes from the keys in order, and gives back on a denial. In
+    /// between, other requests may be denied capacity that is about to be freed.
     fn admit(
         &self,
         requests: &[(&Self::Plan, Key<'_>, Cost)],
@@ -82,8 +90,9 @@ pub trait Store: Send + Sync + 'static {
         remote::check_in_order(self, requests)
     }
 
-    /// Decides on one request like [`check`](Self::check), and returns where it is counted if it was admitted. A store that
-    /// cannot tell gives no receipts.
+    /// Decides like [`check`](Self::check), and returns where an admitted request was counted.
+    ///
+    /// The default implementation returns no claims, so such a store issues no receipts.
     fn admit_one(
         &self,
         plan: &Self::Plan,
@@ -93,15 +102,15 @@ pub trait Store: Send + Sync + 'static {
         async move { Ok((self.check(plan, key, cost).await?, Claims::new())) }
     }
 
-    /// Corrects an admitted request to its actual cost. Each limit gives back what it still counts of the request. Returns
-    /// the decision of a request of cost 0 made right after.
+    /// Corrects an admitted request to its actual cost. Each limit gives back what it still counts
+    /// of the request. Returns the decision of a request of cost 0 made right after.
     fn settle(
         &self,
         plan: &Self::Plan,
         key: Key<'_>,
         settlement: &Settlement<'_>,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send {
-        // A store without claims gives back as a refund does.
+        // A store without claims gives back in the same way as a refund.
         let rest = settlement
             .taken
             .checked_sub(settlement.actual)
@@ -109,7 +118,8 @@ pub trait Store: Send + Sync + 'static {
         self.refund(plan, key, rest)
     }
 
-    /// Gives back what a request took, and answers like one of cost 0 made right after.
+    /// Gives back the cost of a request. Returns the decision of a request of cost 0 made right
+    /// after.
     fn refund(
         &self,
         plan: &Self::Plan,
@@ -117,14 +127,15 @@ pub trait Store: Send + Sync + 'static {
         cost: Cost,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
-    /// Forgets what the key has used.
+    /// Deletes the usage of a key.
     fn reset(
         &self,
         plan: &Self::Plan,
         key: Key<'_>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Keeps a receipt of a request of a key for some time, so that [`take_receipt`](Self::take_receipt) returns it once.
+    /// Stores a receipt for `keep_for`, so that [`take_receipt`](Self::take_receipt) returns it
+    /// once.
     fn keep_receipt(
         &self,
         plan: &Self::Plan,
@@ -140,7 +151,8 @@ pub trait Store: Send + Sync + 'static {
         )))
     }
 
-    /// Returns a receipt and forgets it. `None` if there is none, or it was taken before.
+    /// Returns a receipt and deletes it. Returns `None` if there is none, or if it was taken
+    /// before.
     fn take_receipt(
         &self,
         plan: &Self::Plan,
@@ -151,32 +163,34 @@ pub trait Store: Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// Whether it is across a network: whether to ask it costs time, and may fail.
+    /// Returns `true` if the store is across a network: a call takes time and may fail.
     fn is_remote(&self) -> bool {
         true
     }
 
-    /// Waits for one of its own futures on this thread, without an async runtime around.
+    /// Runs one of the store's futures on this thread, without an async runtime.
     ///
     /// # Errors
-    /// If this thread must not be held up.
+    ///
+    /// Returns an error if this thread must not block.
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError>;
 
-    /// Sees to it that one of its own futures is done, without anybody waiting for it.
+    /// Runs one of the store's futures to completion in the background.
     fn detach(&self, future: impl Future<Output = ()> + Send + 'static);
 
-    /// The time it is, as far as this process can tell without asking.
+    /// Returns the current time as this process knows it, without asking the store.
     fn now(&self) -> Timestamp {
         Clock::system().now()
     }
 
-    /// How the store is, as seen from here; `None` where there is nothing to tell.
+    /// Returns the health of the store as seen from this process, or `None` if it has none to
+    /// report.
     fn health(&self) -> Option<StoreHealth> {
         None
     }
 }
 
-/// A store that could not answer, and why. The memory store always can.
+/// The error of a store that could not answer. The memory store never returns it.
 #[derive(Debug, thiserror::Error)]
 #[error("the store could not answer ({reason})")]
 pub struct StoreError {
@@ -185,7 +199,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// An error of a kind that failure policies and counters tell apart.
+    /// Creates an error with the reason that failure policies and metrics report.
     #[must_use]
     pub fn new(
         reason: Degraded,
@@ -197,22 +211,24 @@ impl StoreError {
         }
     }
 
-    /// Of what kind it is.
+    /// Returns the reason.
     #[must_use]
     pub fn reason(&self) -> Degraded {
         self.reason
     }
 }
 
-/// A thread was to wait for a store that is run by the async runtime of this very thread, or by one that runs only while
-/// somebody blocks on it: it would wait for ever.
+/// The error for a blocking call that would deadlock.
+///
+/// The store runs on the async runtime of this very thread, or on a runtime that only makes
+/// progress while a thread blocks on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`.wait()` would wait for ever here: use `.await`, or connect with `connect_blocking`")]
+#[error("`.wait()` would deadlock here: expected `.await`, or a store from `connect_blocking`")]
 #[non_exhaustive]
 pub struct BlockingError;
 
 impl BlockingError {
-    /// For a store that finds itself on a thread that must not wait.
+    /// Creates the error, for a store that detects the situation.
     #[must_use]
     #[allow(clippy::new_without_default)] // Nothing to begin with.
     pub const fn new() -> Self {

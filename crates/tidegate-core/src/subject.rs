@@ -1,4 +1,4 @@
-//! Who is asked about: a key under a named policy, its tenant and tier.
+//! Subjects: a key under a named policy, with its tenant, tier and cost.
 
 use std::borrow::Cow;
 
@@ -7,23 +7,33 @@ use smallvec::SmallVec;
 use crate::cost::Cost;
 use crate::key::{EmptyKey, Key};
 
-/// One key under one named policy, and what a request costs there.
+/// One key under one named policy, and the cost of the request there.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Cost, Subject};
+///
+/// let subject = Subject { tier: Some("premium"), cost: Cost::try_from(3)?, ..Subject::new("api", "user:42") };
+/// assert_eq!(subject.policy, "api");
+/// # Ok::<(), tidegate::CostError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The name of the policy.
     pub policy: &'a str,
-    /// Who.
+    /// The key.
     pub key: &'a [u8],
-    /// Of which tier; the default's where there is none, or it is not named in the policy.
+    /// The tier. Without one, or if the policy does not have it, the default limits apply.
     pub tier: Option<&'a str>,
-    /// Of which tenant: the same key of another one is somebody else. An empty name is none.
+    /// The tenant. The same key of two tenants is two clients. An empty name means no tenant.
     pub tenant: Option<&'a str>,
-    /// What the request costs.
+    /// The cost of the request.
     pub cost: Cost,
 }
 
 impl<'a> Subject<'a> {
-    /// A request of cost 1, without tier or tenant.
+    /// Creates a subject of cost 1 without tier or tenant.
     #[must_use]
     pub fn new<K: AsRef<[u8]> + ?Sized>(policy: &'a str, key: &'a K) -> Self {
         Self {
@@ -36,7 +46,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// A subject that is carried elsewhere.
+/// A subject that owns its parts.
 pub(crate) struct OwnedSubject {
     policy: String,
     key: KeyBytes,
@@ -68,17 +78,17 @@ impl OwnedSubject {
     }
 }
 
-/// A key with its tenant, on the stack where it is short.
+/// The bytes of a key with its tenant, on the stack if they are short.
 pub(crate) type KeyBytes = SmallVec<[u8; 64]>;
 
-/// A key as it is stored: most are as they came.
+/// A key as it is stored. Most keys are stored unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Composed<'a> {
+pub(crate) enum EncodedKey<'a> {
     Plain(&'a [u8]),
     WithTenant(KeyBytes),
 }
 
-impl std::ops::Deref for Composed<'_> {
+impl std::ops::Deref for EncodedKey<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -89,26 +99,28 @@ impl std::ops::Deref for Composed<'_> {
     }
 }
 
-/// What stands before a tenant, and between it and the key.
+/// The bytes before a tenant, and between a tenant and the key.
 const TENANT: u8 = b'@';
 const END: u8 = b'/';
 
-/// Returns true if a key without a tenant is stored as it is.
+/// Returns `true` if a key without a tenant is stored unchanged.
 #[inline]
 pub(crate) fn is_plain(key: Key<'_>) -> bool {
     key.as_bytes().first() != Some(&TENANT)
 }
 
-/// A key with its tenant, so that no two of them meet: `@acme/user:42`. A slash or percent sign in the tenant is written as
-/// `%2F` or `%25`. A key without a tenant is as it is, or, where it begins like one with a tenant, `@/` and itself.
+/// Returns the stored form of a key: injective, so no two pairs of tenant and key collide.
 ///
-/// This is the one encoding for every way into a store: gates, servers and middleware, and limiters for keys without a
-/// tenant.
+/// - With a tenant: `@acme/user:42`. A slash or percent sign in the tenant is change as `%2F` or
+///   `%25`.
+/// - Without a tenant: the key itself, or `@/` and the key if the key starts with `@`.
+///
+/// This is the only encoding of keys. Gates, servers, middleware and limiters all use it.
 #[inline]
-pub(crate) fn composed<'a>(tenant: Option<&str>, key: Key<'a>) -> Composed<'a> {
+pub(crate) fn encoded<'a>(tenant: Option<&str>, key: Key<'a>) -> EncodedKey<'a> {
     let tenant = tenant.unwrap_or_default();
     if tenant.is_empty() && is_plain(key) {
-        return Composed::Plain(key.as_bytes());
+        return EncodedKey::Plain(key.as_bytes());
     }
     let key = key.as_bytes();
     let mut bytes = KeyBytes::new();
@@ -122,15 +134,15 @@ pub(crate) fn composed<'a>(tenant: Option<&str>, key: Key<'a>) -> Composed<'a> {
     }
     bytes.push(END);
     bytes.extend_from_slice(key);
-    Composed::WithTenant(bytes)
+    EncodedKey::WithTenant(bytes)
 }
 
-/// The same, for servers of Tidegate's own: a key that is counted beside the named policies.
+/// Returns the stored form of a key, for Tidegate's server.
 #[doc(hidden)]
-pub fn composed_key<'a>(tenant: Option<&str>, key: &'a [u8]) -> Result<Cow<'a, [u8]>, EmptyKey> {
-    Ok(match composed(tenant, Key::new(key)?) {
-        Composed::Plain(bytes) => Cow::Borrowed(bytes),
-        Composed::WithTenant(bytes) => Cow::Owned(bytes.to_vec()),
+pub fn encoded_key<'a>(tenant: Option<&str>, key: &'a [u8]) -> Result<Cow<'a, [u8]>, EmptyKey> {
+    Ok(match encoded(tenant, Key::new(key)?) {
+        EncodedKey::Plain(bytes) => Cow::Borrowed(bytes),
+        EncodedKey::WithTenant(bytes) => Cow::Owned(bytes.to_vec()),
     })
 }
 
@@ -138,16 +150,20 @@ pub fn composed_key<'a>(tenant: Option<&str>, key: &'a [u8]) -> Result<Cow<'a, [
 mod tests {
     use super::*;
 
-    /// Every pair of tenant and key counts for itself, through every way in, and all ways agree on it.
+    /// Every pair of tenant and key has its own counter, and gates and limiters use the same one.
     #[test]
     fn a7_tenants_and_keys_count_apart_through_every_way_in() {
-        use crate::{Book, Gate, Limiter, MemoryStore, Name, Rules, Store};
+        use crate::{Gate, Limiter, MemoryStore, Name, PolicySet, Rules, Store};
         let tenants = ["", "a", "a/b", "a%2Fb", "@", "%", "/", "acme"];
         let keys = [
             "k", "/k", "@k", "@/k", "@a/k", "a/k", "@acme/k", "b/k", "%2Fk", "@@/k", "//k", "@",
         ];
         let policy: crate::Policy = "fixed_window 1000/hour".parse().unwrap();
-        let gate = Gate::memory(Book::new().with("api", Rules::new(policy.clone())).unwrap());
+        let gate = Gate::memory(
+            PolicySet::new()
+                .with("api", Rules::new(policy.clone()))
+                .unwrap(),
+        );
         let clock = crate::ManualClock::new();
         let store = MemoryStore::builder().clock(clock).build().unwrap();
         let limiter = Limiter::builder(store, policy.clone())
@@ -179,7 +195,7 @@ mod tests {
                 }
             }
         }
-        // A key of a limiter is never one of a tenant, though both are on one store.
+        // A limiter's key never addresses a tenant's counter, even on the same store.
         let plan = gate.store().plan(&policy, "api");
         let store_look = |bytes: &[u8]| {
             gate.store()
@@ -196,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_of_tenant_and_key_meet() {
+    fn tenants_and_keys_never_collide() {
         let tenants = [
             None,
             Some("a"),
@@ -212,14 +228,14 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for tenant in tenants {
             for key in keys {
-                let bytes = composed(tenant, Key::new(key.as_bytes()).unwrap()).to_vec();
+                let bytes = encoded(tenant, Key::new(key.as_bytes()).unwrap()).to_vec();
                 assert!(seen.insert(bytes), "{tenant:?} {key}");
             }
         }
-        let plain = composed(Some(""), Key::new(b"user:42").unwrap());
+        let plain = encoded(Some(""), Key::new(b"user:42").unwrap());
         assert_eq!(&plain[..], b"user:42");
         assert_eq!(
-            &composed(Some("acme"), Key::new(b"user:42").unwrap())[..],
+            &encoded(Some("acme"), Key::new(b"user:42").unwrap())[..],
             b"@acme/user:42"
         );
     }

@@ -1,4 +1,4 @@
-//! Atomics and spinning, exchanged for loom's when the lock-free parts are checked with it.
+//! Atomics and spin hints, replaced by loom's when the lock-free code is model-checked.
 
 #[cfg(not(tidegate_loom))]
 pub(crate) use std::hint::spin_loop;

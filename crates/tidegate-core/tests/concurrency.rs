@@ -1,4 +1,4 @@
-//! Many threads on few keys: exactly the limit is admitted.
+//! Many threads on few keys admit exactly the limit.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Barrier;
@@ -18,7 +18,8 @@ const POLICIES: [&str; 8] = [
     "sliding_window_log 50/hour",
 ];
 
-/// Each thread asks for each key more often than it may, each from another one on; single checks and batches in turn.
+/// Each thread checks every key more often than allowed, each starting at another key, with single
+/// checks and batches in turn.
 fn exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
@@ -94,7 +95,8 @@ fn several_limits() {
     );
 }
 
-/// Threads that add, forget and refund on a store that is always full: its bound holds, and it goes on working.
+/// Threads that add, reset and refund on a store that is always full. Its bound holds, and it keeps
+/// working.
 #[test]
 fn a_full_store_under_many_threads() {
     let store = MemoryStore::builder()

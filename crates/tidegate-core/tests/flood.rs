@@ -3,7 +3,7 @@
 
 use tidegate_core::{Cost, Limiter};
 
-/// Bytes of this process that are resident.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status
@@ -18,9 +18,9 @@ fn resident() -> u64 {
         * 1_024
 }
 
-/// Alone in its file, so that no other test's memory is counted.
+/// Alone in its file, so that no other test's memory is measured.
 #[test]
-fn memory_stays_within_its_bound_and_who_was_denied_still_is() {
+fn memory_stays_bounded_and_denied_keys_stay_denied() {
     const MAX_KEYS: u64 = 1_000_000;
     let before = resident();
     let limiter = Limiter::memory("100/day".parse().unwrap());
@@ -47,7 +47,7 @@ fn memory_stays_within_its_bound_and_who_was_denied_still_is() {
     assert_eq!(still, guilty.len());
     let stats = limiter.store().stats();
     assert_eq!(stats.keys, MAX_KEYS);
-    // 46 bytes a key, as the documentation says, and 1 MB for the test itself.
+    // 46 bytes per key as documented, and 1 MB for the test itself.
     assert!(stats.table_bytes as u64 <= 46 * MAX_KEYS, "{stats:?}");
     let grown = resident().saturating_sub(before);
     assert!(grown <= 46 * MAX_KEYS + (1 << 20), "{grown} bytes");

@@ -1,28 +1,34 @@
-//! Books of policies: tiers, exceptions, tenants, shadows, candidates, live exchange, several keys at once.
+//! Gates: tiers, exceptions, tenants, shadows, candidates, live replacement, several keys in one
+//! request.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Book, BookError, BucketLimit, CheckError, Cost, Effect, Exception, Gate, Key, Limiter,
-    ManualClock, MemoryStore, Policy, Rate, Rules, Store, Subject, Verdict,
+    BucketLimit, CheckError, Cost, Exception, Gate, Key, Limiter, LimiterRequest, ManualClock,
+    MemoryStore, Policy, PolicyOutcome, PolicySet, PolicySetError, Rate, Rules, Store, Subject,
+    Verdict,
 };
 
 fn policy(text: &str) -> Policy {
     text.parse().unwrap()
 }
 
-fn book(rules: Rules) -> Book {
-    Book::new().with("api", rules).unwrap()
+fn policies(rules: Rules) -> PolicySet {
+    PolicySet::new().with("api", rules).unwrap()
 }
 
 fn gate(rules: Rules) -> Gate {
-    Gate::memory(book(rules))
+    Gate::memory(policies(rules))
 }
 
 fn decide(gate: &Gate, subjects: &[Subject<'_>]) -> Verdict {
-    gate.admit_at_once(subjects).expect("memory").unwrap().0
+    gate.admit(subjects)
+        .into_ready()
+        .expect("memory")
+        .unwrap()
+        .0
 }
 
 fn cost(units: u64) -> Cost {
@@ -53,10 +59,10 @@ fn a1_each_tier_counts_apart_unless_tiers_are_shared() {
             .unwrap();
         assert_eq!(moved.remaining(), Some(if is_shared { 90 } else { 100 }));
         assert_eq!(
-            moved.rulings()[0].label().tier().unwrap().as_str(),
+            moved.decisions()[0].label().tier().unwrap().as_str(),
             "premium"
         );
-        // An unknown tier is no way around the limit.
+        // An unknown tier does not bypass the limit.
         assert_eq!(
             gate.check("api", "k")
                 .tier("platinum")
@@ -98,7 +104,7 @@ fn a1_buckets_of_two_tiers_never_share() {
 }
 
 #[test]
-fn exceptions_have_a_policy_of_their_own_or_none_or_no_way_in() {
+fn exceptions_are_a_policy_unlimited_or_blocked() {
     let rules = Rules::new(policy("1/hour"))
         .exception("own", Exception::Policy(policy("3/hour")))
         .and_then(|rules| rules.exception("free", Exception::Unlimited))
@@ -114,7 +120,7 @@ fn exceptions_have_a_policy_of_their_own_or_none_or_no_way_in() {
     assert_eq!(["other", "own", "free", "bad"].map(admitted), [1, 3, 10, 0]);
     let blocked = gate.check("api", "bad").now().unwrap();
     assert_eq!((blocked.retry_after(), blocked.remaining()), (None, None));
-    assert_eq!(blocked.denial().unwrap().effect(), Effect::Blocked);
+    assert_eq!(blocked.denial().unwrap().outcome(), PolicyOutcome::Blocked);
     let of_tenant = |tenant| {
         gate.check("api", "k")
             .tenant(tenant)
@@ -131,7 +137,7 @@ fn exceptions_have_a_policy_of_their_own_or_none_or_no_way_in() {
 #[test]
 fn tenants_and_policies_count_apart() {
     let rules = || Rules::new(policy("1/hour"));
-    let gate = Gate::memory(book(rules()).with("other", rules()).unwrap());
+    let gate = Gate::memory(policies(rules()).with("other", rules()).unwrap());
     for (policy, tenant) in [
         ("api", ""),
         ("api", "a"),
@@ -148,7 +154,7 @@ fn tenants_and_policies_count_apart() {
         };
         assert_eq!([check(), check()], [true, false], "{policy} {tenant}");
     }
-    // A key that is written like one with a tenant is not one.
+    // A key that is written like one with a tenant is a different key.
     assert!(gate.check("api", "@a/k").now().unwrap().is_allowed());
 }
 
@@ -166,7 +172,7 @@ fn a_shadow_counts_and_never_denies() {
     assert!(verdicts.iter().all(Verdict::is_allowed));
     let would_deny: Vec<bool> = verdicts
         .iter()
-        .map(|verdict| verdict.rulings()[0].would_deny())
+        .map(|verdict| verdict.decisions()[0].would_deny())
         .collect();
     assert_eq!(would_deny, [false, false, true, true, true]);
     assert!(gate.check("api", "bad").now().unwrap().is_allowed());
@@ -185,9 +191,9 @@ fn a_candidate_is_counted_beside_what_is_enforced() {
         .collect();
     let by = |who: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| who(verdict)).count();
     assert_eq!(by(Verdict::is_allowed), 3);
-    // It has counted those, too, that were denied.
+    // The candidate counts denied requests too.
     assert_eq!(
-        by(|verdict| verdict.rulings()[0].candidate().unwrap().is_allowed()),
+        by(|verdict| verdict.decisions()[0].candidate().unwrap().is_allowed()),
         5
     );
     let counters = &gate.counters()[0];
@@ -199,10 +205,10 @@ fn a_candidate_is_counted_beside_what_is_enforced() {
 
 #[test]
 fn several_keys_are_taken_from_together_or_not_at_all() {
-    let all = Book::new()
+    let all = PolicySet::new()
         .with("user", Rules::new(policy("5/hour")))
-        .and_then(|book| {
-            book.with(
+        .and_then(|policies| {
+            policies.with(
                 "address",
                 Rules::new(policy("fixed_window 3/hour anchor=first_hit")),
             )
@@ -226,17 +232,17 @@ fn several_keys_are_taken_from_together_or_not_at_all() {
     let denied = ask("u", "a", 2);
     assert!(denied.is_denied());
     assert_eq!(denied.denial().unwrap().label().name().as_str(), "address");
-    // The user has lost nothing by it, and is told so.
-    assert_eq!(denied.rulings()[0].decision().unwrap().remaining(), 3);
+    // Nothing was taken from the user, and the verdict shows it.
+    assert_eq!(denied.decisions()[0].decision().unwrap().remaining(), 3);
     assert_eq!(ask("u", "b", 3).remaining(), Some(0));
-    // Both deny: the one that does so for longer is told.
+    // Both deny. The verdict reports the one that denies for longer.
     let both = ask("u", "b", 1);
     assert_eq!(both.denial().unwrap().label().name().as_str(), "address");
     assert_eq!(both.denials().count(), 2);
-    // More than one of them can ever take.
+    // More than one of them can ever allow.
     assert_eq!(ask("v", "c", 4).retry_after(), None);
     assert_eq!(ask("v", "c", 0).remaining(), Some(3));
-    // The same key twice is held to both.
+    // The same key twice is limited by both.
     let twice = [Subject {
         cost: cost(2),
         ..Subject::new("address", "d")
@@ -253,11 +259,11 @@ fn several_keys_are_taken_from_together_or_not_at_all() {
 }
 
 #[test]
-fn in_parallel_no_more_than_the_limit_and_no_less() {
-    let all = Book::new()
+fn in_parallel_exactly_the_limit_is_admitted() {
+    let all = PolicySet::new()
         .with("user", Rules::new(policy("gcra 1000/365 days")))
-        .and_then(|book| {
-            book.with(
+        .and_then(|policies| {
+            policies.with(
                 "address",
                 Rules::new(policy("sliding_window_log 700/365 days")),
             )
@@ -269,7 +275,7 @@ fn in_parallel_no_more_than_the_limit_and_no_less() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..500 {
-                    // In either order: nobody waits in a circle.
+                    // In either order: there is no deadlock.
                     let mut subjects = [Subject::new("user", "u"), Subject::new("address", "a")];
                     if fastrand::bool() {
                         subjects.reverse();
@@ -297,13 +303,13 @@ fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
             cost: cost(units),
             ..Subject::new("api", "k")
         };
-        gate.admit_at_once(&[subject]).unwrap().unwrap()
+        gate.admit(&[subject]).into_ready().unwrap().unwrap()
     };
     let left = || {
         let verdict = gate.check("api", "k").cost(0).now().unwrap();
         (
             verdict.remaining().unwrap(),
-            verdict.rulings()[0].candidate().unwrap().remaining(),
+            verdict.decisions()[0].candidate().unwrap().remaining(),
         )
     };
     let (_, receipt) = clock(40);
@@ -312,14 +318,14 @@ fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
     assert_eq!(left(), (85, 185));
     clock(85).1.give_back();
     assert_eq!(left(), (85, 185));
-    // It cost more than was taken.
+    // The request cost more than was taken.
     clock(5).1.settle(cost(35));
     assert_eq!(left(), (50, 150));
-    // More than there is: all that is left is taken, and that there was not enough is counted.
+    // More than is left: everything left is taken, and the shortfall is counted.
     clock(5).1.settle(cost(100));
     assert_eq!(left(), (0, 50));
     assert_eq!(gate.counters()[0].unsettled, 1);
-    // What was denied took nothing; its candidate did.
+    // The denied request took nothing; its candidate did.
     let (verdict, receipt) = clock(1);
     assert!(verdict.is_denied());
     receipt.give_back();
@@ -327,7 +333,7 @@ fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
 }
 
 #[test]
-fn books_are_exchanged_whole_and_counts_are_kept() {
+fn policies_are_replaced_at_once_and_counts_are_kept() {
     let rules = |limit: u64| Rules::new(policy(&format!("sliding_window_log {limit}/hour")));
     let gate = gate(
         rules(10)
@@ -340,7 +346,7 @@ fn books_are_exchanged_whole_and_counts_are_kept() {
         Err(CheckError::UnknownPolicy { .. })
     ));
     gate.check("api", "k").cost(4).now().unwrap();
-    gate.exchange(book(rules(100))).unwrap();
+    gate.replace_policies(policies(rules(100))).unwrap();
     assert_eq!(
         gate.check("api", "k")
             .tier("gold")
@@ -350,13 +356,13 @@ fn books_are_exchanged_whole_and_counts_are_kept() {
             .remaining(),
         Some(96)
     );
-    // Not at all: what is in use must stay.
-    let other = Book::new()
+    // Nothing is replaced: a policy in use must stay.
+    let other = PolicySet::new()
         .with("other", Rules::new(policy("1/hour")))
         .unwrap();
-    let error = gate.exchange(other).unwrap_err();
+    let error = gate.replace_policies(other).unwrap_err();
     assert!(
-        matches!(&error, BookError::PolicyInUse(name) if name.as_str() == "api"),
+        matches!(&error, PolicySetError::PolicyInUse(name) if name.as_str() == "api"),
         "{error}"
     );
     assert_eq!(
@@ -367,7 +373,7 @@ fn books_are_exchanged_whole_and_counts_are_kept() {
 }
 
 #[test]
-fn a_book_is_exchanged_under_load_and_nobody_notices() {
+fn policies_are_replaced_under_load_without_an_error() {
     let rules = |limit: u64| Rules::new(policy(&format!("sliding_window_log {limit}/365 days")));
     let gate = gate(rules(1_000));
     let (is_over, admitted) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -381,9 +387,10 @@ fn a_book_is_exchanged_under_load_and_nobody_notices() {
             });
         }
         for round in 0..200 {
-            gate.exchange(book(rules(1_000 + round % 2))).unwrap();
+            gate.replace_policies(policies(rules(1_000 + round % 2)))
+                .unwrap();
         }
-        gate.exchange(book(rules(1_001))).unwrap();
+        gate.replace_policies(policies(rules(1_001))).unwrap();
         while gate.check("api", "k").cost(0).now().unwrap().remaining() > Some(0) {
             std::thread::yield_now();
         }
@@ -396,7 +403,7 @@ fn a_book_is_exchanged_under_load_and_nobody_notices() {
 fn bad_input_is_an_error_and_takes_nothing() {
     let gate = gate(Rules::new(policy("5/hour")));
     let error = gate.check("nope\r\n", "k").now().unwrap_err().to_string();
-    assert_eq!(error, "there is no policy `nope`: expected one of api");
+    assert_eq!(error, "unknown policy `nope`: expected one of api");
     assert!(matches!(
         gate.check("api", "").now(),
         Err(CheckError::EmptyKey(_))
@@ -410,7 +417,8 @@ fn bad_input_is_an_error_and_takes_nothing() {
         Err(CheckError::Cost(_))
     ));
     let half = gate
-        .admit_at_once(&[Subject::new("api", "k"), Subject::new("nope", "k")])
+        .admit(&[Subject::new("api", "k"), Subject::new("nope", "k")])
+        .into_ready()
         .unwrap();
     assert!(half.is_err());
     assert_eq!(
@@ -427,7 +435,10 @@ fn near_limit_is_counted_and_time_goes_by_the_clock() {
         .clock(clock.clone())
         .build()
         .unwrap();
-    let gate = Gate::new(store, book(Rules::new(policy("fixed_window 10/minute"))));
+    let gate = Gate::new(
+        store,
+        policies(Rules::new(policy("fixed_window 10/minute"))),
+    );
     for _ in 0..12 {
         gate.check("api", "k").now().unwrap();
     }
@@ -441,16 +452,16 @@ fn near_limit_is_counted_and_time_goes_by_the_clock() {
     assert!(gate.check("api", "k").now().unwrap().is_allowed());
 }
 
-/// Whoever gives back one of the keys in between opens no way past the other.
+/// A refund of one key in between does not bypass the limit of the other.
 #[test]
-fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
-    let all = Book::new()
+fn a_concurrent_refund_does_not_undo_an_admission() {
+    let all = PolicySet::new()
         .with(
             "a",
             Rules::new(policy("fixed_window 1/365 days anchor=first_hit")),
         )
-        .and_then(|book| {
-            book.with(
+        .and_then(|policies| {
+            policies.with(
                 "b",
                 Rules::new(policy("sliding_window_log 1000000/365 days")),
             )
@@ -461,7 +472,8 @@ fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
     let admitted = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                gate.admit_at_once(&[Subject::new("a", "k")])
+                gate.admit(&[Subject::new("a", "k")])
+                    .into_ready()
                     .unwrap()
                     .unwrap()
                     .1
@@ -471,7 +483,7 @@ fn what_is_admitted_together_is_taken_whoever_gives_back_meanwhile() {
         let admitted = (0..100_000)
             .filter(|_| {
                 let together = [Subject::new("a", "k"), Subject::new("b", "k")];
-                let (verdict, receipt) = gate.admit_at_once(&together).unwrap().unwrap();
+                let (verdict, receipt) = gate.admit(&together).into_ready().unwrap().unwrap();
                 drop(receipt);
                 if verdict.is_allowed() {
                     Store::block_on(gate.store(), gate.refund(Subject::new("a", "k")))
@@ -506,12 +518,13 @@ fn a3_each_limit_gives_back_only_what_it_still_counts() {
         .unwrap();
     let gate = Gate::new(
         store,
-        book(Rules::new(policy(
+        policies(Rules::new(policy(
             "fixed_window 10/second; fixed_window 1000/day",
         ))),
     );
     let take = || {
-        gate.admit_at_once(&[Subject::new("api", "k")])
+        gate.admit(&[Subject::new("api", "k")])
+            .into_ready()
             .unwrap()
             .unwrap()
     };
@@ -529,10 +542,10 @@ fn a3_each_limit_gives_back_only_what_it_still_counts() {
     }
     assert_eq!(kept, 10);
     clock.advance(Duration::from_secs(1));
-    // The day has everything back but the ten that were kept.
+    // The day has everything back except the ten that were kept.
     let figures = gate.check("api", "k").cost(0).now().unwrap();
     assert_eq!(figures.remaining(), Some(10));
-    let day = gate.renewed(book(Rules::new(policy(
+    let day = gate.updated(policies(Rules::new(policy(
         "fixed_window 1000/second; fixed_window 1000/day",
     ))));
     assert_eq!(
@@ -562,7 +575,7 @@ fn a5_more_policies_than_one_call_can_hold_are_refused() {
     let keys: Vec<String> = (0..33).map(|key| key.to_string()).collect();
     let subjects: Vec<Subject<'_>> = keys.iter().map(|key| Subject::new("api", key)).collect();
     assert!(decide(&gate, &subjects[..32]).is_allowed());
-    let error = gate.admit_at_once(&subjects).unwrap().unwrap_err();
+    let error = gate.admit(&subjects).into_ready().unwrap().unwrap_err();
     assert_eq!(
         error.to_string(),
         "33 policies in one request: expected at most 32"
@@ -573,15 +586,16 @@ fn a5_more_policies_than_one_call_can_hold_are_refused() {
     );
 }
 
-/// One request wants both keys, and two want one each. In any order, either the first gets both or the others get theirs.
+/// One request needs both keys, and two need one each. In any order, either the first gets both or
+/// the others get theirs.
 #[test]
 fn a5_every_outcome_is_that_of_some_order() {
     const ROUNDS: usize = 20_000;
     let rules = || Rules::new(policy("fixed_window 1/365 days"));
     let gate = Gate::memory(
-        Book::new()
+        PolicySet::new()
             .with("a", rules())
-            .and_then(|book| book.with("b", rules()))
+            .and_then(|policies| policies.with("b", rules()))
             .unwrap(),
     );
     let (start, end) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
@@ -598,7 +612,7 @@ fn a5_every_outcome_is_that_of_some_order() {
                         .map(|policy| Subject::new(policy, &key))
                         .collect();
                     start.wait();
-                    let verdict = gate.decide_at_once(&subjects).unwrap().unwrap();
+                    let verdict = gate.decide(&subjects).into_ready().unwrap().unwrap();
                     outcome[number].store(verdict.is_allowed(), Ordering::Relaxed);
                     end.wait();
                 }
@@ -614,9 +628,9 @@ fn a5_every_outcome_is_that_of_some_order() {
     }
 }
 
-/// What is given back after its window is over was counted in that window, not in this one.
+/// A cost given back after its window is over was counted in that window, not in this one.
 #[test]
-fn nothing_is_given_back_that_is_not_counted_any_more() {
+fn a_receipt_gives_back_only_what_still_counts() {
     for text in [
         "fixed_window 5/minute",
         "sliding_window_log 5/minute",
@@ -630,9 +644,10 @@ fn nothing_is_given_back_that_is_not_counted_any_more() {
             .clock(clock.clone())
             .build()
             .unwrap();
-        let gate = Gate::new(store, book(Rules::new(policy(text))));
+        let gate = Gate::new(store, policies(Rules::new(policy(text))));
         let take = || {
-            gate.admit_at_once(&[Subject::new("api", "k")])
+            gate.admit(&[Subject::new("api", "k")])
+                .into_ready()
                 .unwrap()
                 .unwrap()
         };
@@ -645,10 +660,11 @@ fn nothing_is_given_back_that_is_not_counted_any_more() {
 }
 
 #[test]
-fn what_costs_more_than_was_taken_is_charged_as_far_as_there_is_room() {
+fn a_higher_actual_cost_is_charged_as_far_as_there_is_room() {
     let gate = gate(Rules::new(policy("fixed_window 100/365 days")));
     let (_, receipt) = gate
-        .admit_at_once(&[Subject::new("api", "k")])
+        .admit(&[Subject::new("api", "k")])
+        .into_ready()
         .unwrap()
         .unwrap();
     receipt.settle(cost(1_000));
@@ -678,9 +694,10 @@ fn a_tier_by_the_name_of_candidate_counts_for_itself() {
 }
 
 #[test]
-fn what_is_beside_is_not_counted_as_given_back() {
+fn shadow_refunds_are_not_counted() {
     let gate = gate(Rules::new(policy("9/hour")).candidate(policy("9/hour")));
-    gate.admit_at_once(&[Subject::new("api", "k")])
+    gate.admit(&[Subject::new("api", "k")])
+        .into_ready()
         .unwrap()
         .unwrap()
         .1
@@ -688,15 +705,16 @@ fn what_is_beside_is_not_counted_as_given_back() {
     assert_eq!(gate.counters()[0].refunds, 1);
 }
 
-/// Two that want the same two, in either order: one of them gets both, and never does each take one from the other.
+/// Two requests need the same two keys, in either order. One of them gets both, and they never take
+/// one each.
 #[test]
-fn of_two_that_want_the_same_one_gets_it() {
+fn one_of_two_conflicting_requests_is_admitted() {
     const ROUNDS: usize = 20_000;
     let rules = || Rules::new(policy("fixed_window 1/365 days"));
     let gate = Gate::memory(
-        Book::new()
+        PolicySet::new()
             .with("a", rules())
-            .and_then(|book| book.with("b", rules()))
+            .and_then(|policies| policies.with("b", rules()))
             .unwrap(),
     );
     let (start, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
@@ -721,24 +739,24 @@ fn of_two_that_want_the_same_one_gets_it() {
 }
 
 #[test]
-fn what_takes_a_gates_place_counts_on() {
-    let gate = Gate::memory(book(policy("fixed_window 3/day").into()));
+fn an_updated_gate_keeps_the_counts() {
+    let gate = Gate::memory(policies(policy("fixed_window 3/day").into()));
     assert!(gate.check("api", "k").cost(2).now().unwrap().is_allowed());
-    let next = gate.renewed(book(policy("fixed_window 5/day").into()));
+    let next = gate.updated(policies(policy("fixed_window 5/day").into()));
     assert_eq!(next.check("api", "k").now().unwrap().remaining(), Some(2));
-    // The old one is as it was, on the same store, and both count together.
+    // The old gate is unchanged, on the same store, and both share counters.
     assert!(gate.check("api", "k").now().unwrap().is_denied());
     let counted: Vec<(u64, u64)> = [&gate, &next]
         .map(|gate| gate.counters()[0].clone())
         .map(|one| (one.allowed, one.denied))
         .into();
     assert_eq!(counted, [(2, 1), (2, 1)]);
-    assert!(gate.knows("api").is_ok() && gate.knows("nobody").is_err());
+    assert!(gate.ensure_policy("api").is_ok() && gate.ensure_policy("missing").is_err());
 }
 
 #[test]
 fn a_look_is_not_counted() {
-    let gate = Gate::memory(book(policy("fixed_window 1/day").into()));
+    let gate = Gate::memory(policies(policy("fixed_window 1/day").into()));
     for _ in 0..3 {
         gate.check("api", "k").cost(0).now().unwrap();
     }
@@ -749,7 +767,7 @@ fn a_look_is_not_counted() {
 fn a_bucket_is_the_same_at_any_rate() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
-    let gate = Gate::new(store, Book::new());
+    let gate = Gate::new(store, PolicySet::new());
     let bucket = |rate, burst| gate.bucket(BucketLimit::new(rate, burst).unwrap());
     let (slow, fast) = (
         bucket(Rate::per_minute(1), 10),
@@ -767,11 +785,12 @@ fn a_bucket_is_the_same_at_any_rate() {
     assert!(slow.check("k").now().unwrap().is_denied());
     clock.advance(Duration::from_secs(60));
     let key = Key::new(b"k").unwrap();
-    let decisions = Limiter::check_each_at_once(&[
-        (&fast, key, Cost::ONE),
-        (&slow, key, Cost::ONE),
-        (&fast, key, Cost::ONE),
-    ]);
+    let requests = [&fast, &slow, &fast].map(|limiter| LimiterRequest {
+        limiter,
+        key,
+        cost: Cost::ONE,
+    });
+    let decisions = Limiter::check_each(&requests).into_ready();
     let allowed: Vec<bool> = decisions
         .unwrap()
         .unwrap()
@@ -779,7 +798,7 @@ fn a_bucket_is_the_same_at_any_rate() {
         .map(|decision| decision.is_allowed())
         .collect();
     assert_eq!(allowed, [true, false, true]);
-    // Beside limits of other kinds, and of names.
+    // Separate from limits of other types and names.
     assert!(
         gate.limiter("gcra 1/minute burst=10".parse().unwrap())
             .check("k")
@@ -790,7 +809,7 @@ fn a_bucket_is_the_same_at_any_rate() {
     );
 }
 
-/// Both would count in one place, and the sum would be held to the larger limit only.
+/// Both would use one counter, and the sum would be limited by the larger limit only.
 #[test]
 fn a5_one_key_in_two_tiers_that_share_counts_is_refused() {
     let rules = || {
@@ -805,7 +824,7 @@ fn a5_one_key_in_two_tiers_that_share_counts_is_refused() {
         Subject::new("api", "k"),
     ];
     let shared = gate(rules().shared_tiers());
-    let error = shared.decide_at_once(&subjects).unwrap().unwrap_err();
+    let error = shared.decide(&subjects).into_ready().unwrap().unwrap_err();
     assert!(
         matches!(&error, CheckError::TwoTiers { policy } if policy == "api"),
         "{error}"
@@ -814,7 +833,7 @@ fn a5_one_key_in_two_tiers_that_share_counts_is_refused() {
         shared.check("api", "k").cost(0).now().unwrap().remaining(),
         Some(5)
     );
-    // Tiers that count apart are two counters.
+    // Tiers that count separately are two counters.
     let passed = |gate: &Gate| {
         (0..9)
             .filter(|_| decide(gate, &subjects).is_allowed())

@@ -1,14 +1,15 @@
-//! Stores without a better way ask several keys in order: who denies stands, whatever else fails.
+//! The default implementation of several keys asks them in order. A denial stands, whatever else
+//! fails.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_core::{
-    Admission, BlockingError, Book, Cost, Decision, Degraded, FailurePolicy, Gate, Key,
-    MemoryStore, Plan, Policy, Rules, Settlement, Store, StoreError, Subject,
+    Admission, BlockingError, Cost, Decision, Degraded, FailurePolicy, Gate, Key, MemoryStore,
+    Plan, Policy, PolicySet, Rules, Settlement, Store, StoreError, Subject,
 };
 
-/// A store across a network that can be asked, and nothing given back to, and that fails on demand.
+/// A remote store that answers checks, fails on demand, and cannot give back.
 struct Remote {
     memory: MemoryStore,
     is_gone: AtomicBool,
@@ -80,9 +81,9 @@ impl Store for Remote {
 
 fn gate(failure: FailurePolicy) -> Gate<Remote> {
     let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
-    let book = Book::new()
+    let policies = PolicySet::new()
         .with("a", rules("9/365 days"))
-        .and_then(|book| book.with("b", rules("1/365 days")))
+        .and_then(|policies| policies.with("b", rules("1/365 days")))
         .unwrap();
     let memory = MemoryStore::builder().max_keys(100).build().unwrap();
     Gate::builder(
@@ -90,14 +91,14 @@ fn gate(failure: FailurePolicy) -> Gate<Remote> {
             memory,
             is_gone: AtomicBool::new(false),
         },
-        book,
+        policies,
     )
     .deny_cache(0)
     .build()
 }
 
 #[test]
-fn who_denies_stands_whatever_else_fails() {
+fn a_denial_stands_whatever_else_fails() {
     for failure in [
         FailurePolicy::Open,
         FailurePolicy::local(1),
@@ -112,13 +113,13 @@ fn who_denies_stands_whatever_else_fails() {
                 .unwrap()
         };
         assert!(ask("k", "k").is_allowed());
-        // What `a` has taken cannot be given back.
+        // The cost that `a` has taken cannot be given back.
         let denied = ask("k", "k");
         assert!(
             denied.is_denied() && denied.degraded().is_none(),
             "{failure:?} {denied:?}"
         );
-        // Neither can `a` be asked: nobody denies, and the failure policy answers.
+        // `a` cannot be asked either. No key denies, so the failure policy answers.
         assert_eq!(
             ask("gone", "other").is_allowed(),
             failure != FailurePolicy::Closed
@@ -126,9 +127,9 @@ fn who_denies_stands_whatever_else_fails() {
     }
 }
 
-/// In a queue that is full of those who were turned away nobody would ever be let in.
+/// If rejected requests stayed in the queue, no request would ever be admitted again.
 #[test]
-fn what_was_taken_in_the_stores_place_is_given_back_there() {
+fn costs_taken_by_the_failure_policy_are_given_back_there() {
     let gate = gate(FailurePolicy::local(1));
     gate.store().is_gone.store(true, Ordering::Relaxed);
     for _ in 0..20 {

@@ -1,4 +1,5 @@
-//! The laws of a decision, by trial, and a naive reference, on random requests of every algorithm.
+//! The laws of a decision, by trial and against a naive reference, on random requests of every
+//! algorithm.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tidegate_testkit::{
 const STEPS: usize = 100_000;
 const STEPS_A_WALK: usize = 100;
 
-/// Runs random walks of policies that `draw` makes; `on_step` sees the record as it is after each step.
+/// Runs random walks of policies from `draw`. `on_step` sees the record after each step.
 fn walks(
     seed: u64,
     steps_back: bool,
@@ -71,7 +72,7 @@ fn step(policy: &Policy, record: &mut Record, at_ns: u64, act: Act) -> Decision 
     }
 }
 
-/// What would become of a request after a wait, if nothing else came.
+/// Returns the decision of a request after a wait, if nothing else happens.
 fn would_pass(policy: &Policy, record: &Record, at_ns: u64, wait: Duration, cost: Cost) -> bool {
     let at = Timestamp::from_nanos(at_ns).saturating_add(wait);
     policy.decide(&mut record.clone(), at, cost).is_allowed()
@@ -117,7 +118,7 @@ fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: D
     }
 }
 
-/// One by one if they are few; many in one of the same cost.
+/// One by one if they are few; otherwise in one request of the same total cost.
 fn exactly_remaining_pass(
     policy: &Policy,
     record: &Record,

@@ -1,4 +1,4 @@
-//! Every vector, through every way there is into the library.
+//! Every vector, through every entry point of the library.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ fn memory(policy: Policy) -> (Limiter, ManualClock) {
     (Limiter::new(store, policy), clock)
 }
 
-/// Receipts that were not settled yet, by their numbers.
+/// Open receipts, by number.
 type Receipts = HashMap<u32, Receipt<MemoryStore>>;
 
 fn act(limiter: &Limiter, receipts: &mut Receipts, key: &str, act: Act) -> Decision {
@@ -114,7 +114,7 @@ impl Subject for Awaited {
     }
 }
 
-/// The answer of a future that need not wait.
+/// Returns the output of a future that is ready.
 fn ready<F: Future>(future: F) -> F::Output {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

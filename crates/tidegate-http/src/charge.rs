@@ -1,50 +1,62 @@
-//! What is charged after the fact.
+//! Costs that are known only after the response: reported by the handler, or counted in bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::{Cost, CostError, MemoryStore, Receipt, Store};
 
-/// What a request costs in the end, told by its handler: for what is known only afterwards, such as the tokens of an
-/// answer. What was taken first beyond that is given back; where nothing is told it is kept.
+/// The actual cost of a request, reported by its handler. For costs that are known only afterwards,
+/// such as the tokens of a response.
 ///
-/// The handler finds it among the request's extensions, where [`Limits::settle`](crate::Limits::settle) is on. Clones
-/// share; it may be told while the answer is already on its way, until its body has ended.
+/// The handler finds it in the request's extensions if [`Limits::settle`](crate::Limits::settle) is
+/// set. The cost taken beyond the reported one is given back; if the handler reports nothing, it
+/// stays taken. Clones share the cost. It can be reported until the response body has ended.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate_http::Charge;
+///
+/// let charge = Charge::default();
+/// charge.set(120)?;
+/// charge.add(30)?;
+/// # Ok::<(), tidegate_core::CostError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Charge(Arc<AtomicU64>);
 
-/// Nothing has been told.
-const UNTOLD: u64 = u64::MAX;
+/// The value before a cost is reported.
+const UNREPORTED: u64 = u64::MAX;
 
 impl Default for Charge {
     fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(UNTOLD)))
+        Self(Arc::new(AtomicU64::new(UNREPORTED)))
     }
 }
 
 impl Charge {
-    /// The request costs so much in all.
+    /// Sets the total cost of the request.
     ///
     /// # Errors
-    /// If the cost is not one. Then what was told before stands.
+    ///
+    /// Returns an error if the cost is invalid. The reported cost is unchanged then.
     pub fn set<C: TryInto<Cost, Error: Into<CostError>>>(&self, cost: C) -> Result<(), CostError> {
         let cost: Cost = cost.try_into().map_err(Into::into)?;
         self.0.store(cost.thousandths(), Ordering::Relaxed);
         Ok(())
     }
 
-    /// The request costs so much more than was told so far.
+    /// Adds to the cost reported so far.
     ///
     /// # Errors
-    /// If the cost is not one. Then what was told before stands.
+    ///
+    /// Returns an error if the cost is invalid. The reported cost is unchanged then.
     pub fn add<C: TryInto<Cost, Error: Into<CostError>>>(&self, cost: C) -> Result<(), CostError> {
         let cost: Cost = cost.try_into().map_err(Into::into)?;
-        let sum = |told: u64| {
-            let told = if told == UNTOLD { 0 } else { told };
-            Some(
-                told.saturating_add(cost.thousandths())
-                    .min(Cost::MAX.thousandths()),
-            )
+        let sum = |reported: u64| {
+            let reported = if reported == UNREPORTED { 0 } else { reported };
+            let sum = reported.saturating_add(cost.thousandths());
+            Some(sum.min(Cost::MAX.thousandths()))
         };
         let _ = self
             .0
@@ -52,140 +64,142 @@ impl Charge {
         Ok(())
     }
 
-    fn told(&self) -> Option<Cost> {
+    fn reported(&self) -> Option<Cost> {
         let thousandths = self.0.load(Ordering::Relaxed);
         Cost::from_thousandths(thousandths)
             .ok()
-            .filter(|_| thousandths != UNTOLD)
+            .filter(|_| thousandths != UNREPORTED)
     }
 }
 
-/// How a cost is settled once the answer is there.
+/// The source of a request's actual cost.
 #[derive(Clone, Debug, Default)]
-pub enum Settling {
-    /// It is not: what was taken was right.
+pub enum ActualCost {
+    /// The cost taken at the start.
     #[default]
-    Not,
-    /// By what the handler has told.
-    Told(Charge),
-    /// By the bytes of the answer's body: so many cost one unit.
+    AsTaken,
+    /// The cost that the handler reports.
+    Reported(Charge),
+    /// The bytes of the response body: this many cost one unit.
     Bytes(u64),
 }
 
-/// What a request has taken and may have to give back. Dropped before there is an answer, because the client has gone or
-/// the handler panicked, it gives back all but what is known to have been spent.
-pub struct Open<S: Store = MemoryStore> {
+/// The cost of an admitted request until its outcome is known.
+///
+/// If it is dropped before there is a response, because the client disconnected or the handler
+/// panicked, everything is given back except what is known to have been spent.
+pub struct PendingCharge<S: Store = MemoryStore> {
     receipt: Option<Receipt<S>>,
-    settling: Settling,
+    actual_cost: ActualCost,
     bytes: u64,
-    is_answered: bool,
-    /// Whether it is kept where there is no answer.
-    is_kept: bool,
-    /// Set while the request waits in a queue for its turn.
-    is_waiting: bool,
+    has_response: bool,
+    /// Set if the cost is kept even without a response.
+    counts_aborted: bool,
+    /// Set while the request is delayed in a queue.
+    is_queued: bool,
 }
 
-impl<S: Store> Open<S> {
-    /// What was taken by a request that waits for its answer.
-    pub fn new(receipt: Receipt<S>, settling: Settling) -> Self {
+impl<S: Store> PendingCharge<S> {
+    /// Creates a pending charge for a request that has no response yet.
+    pub fn new(receipt: Receipt<S>, actual_cost: ActualCost) -> Self {
         Self {
             receipt: Some(receipt),
-            settling,
+            actual_cost,
             bytes: 0,
-            is_answered: false,
-            is_kept: false,
-            is_waiting: false,
+            has_response: false,
+            counts_aborted: false,
+            is_queued: false,
         }
     }
 
-    /// Gives all back.
+    /// Gives everything back.
     pub fn give_back(&mut self) {
         if let Some(receipt) = self.receipt.take() {
             receipt.give_back();
         }
     }
 
-    /// It cost so much.
+    /// Settles the request to its actual cost.
     pub fn settle(&mut self, cost: Cost) {
         if let Some(receipt) = self.receipt.take() {
             receipt.settle(cost);
         }
     }
 
-    /// It is kept as it was taken.
+    /// Keeps the cost as it was taken.
     pub fn keep(&mut self) {
         self.receipt = None;
     }
 
-    /// The request waits in a queue for its turn, or it is its turn. A request that goes away while it waits leaves its place
-    /// empty: given back, the place would move the next request to the time of one that waits behind it.
-    pub(crate) fn set_waiting(&mut self, is_waiting: bool) {
-        self.is_waiting = is_waiting;
+    /// Sets whether the request is delayed in a queue.
+    ///
+    /// A request that is dropped while it is queued leaves its place empty. Giving the place back
+    /// would move the next request to the time of one behind it.
+    pub(crate) fn set_queued(&mut self, is_queued: bool) {
+        self.is_queued = is_queued;
     }
 
-    /// From now on it is kept where there is no answer, but for what is known to have been spent.
+    /// Keeps the cost even if there is no response.
     pub(crate) fn count_if_aborted(&mut self) {
-        self.is_kept = true;
+        self.counts_aborted = true;
     }
 
-    /// There is an answer. What is settled by its body stays open.
-    pub fn answered(&mut self) {
-        self.is_answered = true;
-        if matches!(self.settling, Settling::Not) {
+    /// Records that there is a response. A cost that depends on its body stays pending.
+    pub fn set_has_response(&mut self) {
+        self.has_response = true;
+        if matches!(self.actual_cost, ActualCost::AsTaken) {
             self.keep();
         }
     }
 
-    pub(crate) fn settling(&self) -> &Settling {
-        &self.settling
+    pub(crate) fn actual_cost(&self) -> &ActualCost {
+        &self.actual_cost
     }
 
-    /// Whether there is still something to settle.
+    /// Returns `true` until the request is settled.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         self.receipt.is_some()
     }
 
-    /// Some of the body has been sent.
-    pub fn sent(&mut self, bytes: usize) {
+    /// Counts bytes of the response body that were sent.
+    pub fn add_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
 
-    /// What is known to have been spent; `None` where nobody has said.
+    /// Returns the actual cost, or `None` if it is unknown.
     fn spent(&self) -> Option<Cost> {
-        match &self.settling {
-            Settling::Not => None,
-            Settling::Told(charge) => charge.told(),
-            Settling::Bytes(per_unit) => {
-                let thousandths =
-                    (u128::from(self.bytes) * 1_000).div_ceil(u128::from((*per_unit).max(1)));
-                let thousandths = u64::try_from(thousandths)
-                    .unwrap_or(u64::MAX)
-                    .min(Cost::MAX.thousandths());
-                Cost::from_thousandths(thousandths).ok()
+        match &self.actual_cost {
+            ActualCost::AsTaken => None,
+            ActualCost::Reported(charge) => charge.reported(),
+            ActualCost::Bytes(per_unit) => {
+                let per_unit = u128::from((*per_unit).max(1));
+                let thousandths = (u128::from(self.bytes) * 1_000).div_ceil(per_unit);
+                let thousandths = thousandths.min(u128::from(Cost::MAX.thousandths()));
+                Cost::from_thousandths(thousandths as u64).ok()
             }
         }
     }
 }
 
-impl<S: Store> std::fmt::Debug for Open<S> {
+impl<S: Store> std::fmt::Debug for PendingCharge<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Open")
-            .field("settling", &self.settling)
+        f.debug_struct("PendingCharge")
+            .field("actual_cost", &self.actual_cost)
             .field("bytes", &self.bytes)
             .finish_non_exhaustive()
     }
 }
 
-impl<S: Store> Drop for Open<S> {
+impl<S: Store> Drop for PendingCharge<S> {
     fn drop(&mut self) {
-        let Some(receipt) = self.receipt.take().filter(|_| !self.is_waiting) else {
+        let Some(receipt) = self.receipt.take().filter(|_| !self.is_queued) else {
             return;
         };
         match self.spent() {
             Some(spent) => receipt.settle(spent),
-            // Of an answer that somebody got, nothing is given back that nobody has spoken of.
-            None if self.is_answered || self.is_kept => {}
+            // The client got a response and no cost was reported, so nothing is given back.
+            None if self.has_response || self.counts_aborted => {}
             None => receipt.give_back(),
         }
     }

@@ -1,33 +1,48 @@
-//! What who is denied is told.
+//! The response to a denied request: status, headers and problem+json.
 
 use std::time::Duration;
 
-use serde::Serialize;
-use tidegate_core::{Effect, Name, Outcome, Policy, Ruling, Verdict};
+use tidegate_core::{Name, Outcome, Policy, PolicyDecision, PolicyOutcome, Verdict};
 
-use crate::fields::retry_after_seconds;
+use crate::headers::{Header, Headers};
+use crate::problem::Problem;
+use crate::rounding::retry_after_seconds;
 
-/// A request that was denied, and what is to be said of it.
+/// The response to a denied request.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate_core::{Gate, PolicySet, Rules};
+/// use tidegate_http::Denial;
+///
+/// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+/// gate.check("api", "user:42").now()?;
+/// let verdict = gate.check("api", "user:42").now()?;
+/// let denial = Denial::new(&verdict).expect("denied");
+/// assert_eq!((denial.status(), denial.retry_after()), (429, Some(60)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Denial<'a> {
     verdict: &'a Verdict,
-    ruling: &'a Ruling,
-    /// By how much longer than allowed it would have to wait in a queue.
+    policy: &'a PolicyDecision,
+    /// Set if the request was admitted to a queue and its delay was too long by this time.
     excess: Option<Duration>,
     status: u16,
     jitter: u64,
 }
 
-/// With which status is denied what no waiting helps.
+/// The status codes for requests that no retry will allow.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Statuses {
-    /// What costs more than the limit will ever allow.
+pub(crate) struct DenialStatuses {
+    /// For a cost that exceeds the capacity.
     pub(crate) never: u16,
-    /// Keys that are blocked.
+    /// For a blocked key.
     pub(crate) blocked: u16,
 }
 
-impl Default for Statuses {
+impl Default for DenialStatuses {
     fn default() -> Self {
         Self {
             never: 429,
@@ -36,201 +51,198 @@ impl Default for Statuses {
     }
 }
 
-/// The body of an answer, after RFC 9457.
-#[derive(Serialize)]
-struct Problem<'a> {
-    r#type: String,
-    title: &'static str,
-    status: u16,
-    detail: String,
-    #[serde(rename = "violated-policies")]
-    violated_policies: Vec<&'a str>,
-    retry_after: Option<u64>,
-}
-
-/// The kinds of denial there are.
+/// The reason for a denial.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    Quota,
-    /// It costs more than the limit will ever allow.
+enum DenialReason {
+    Limited,
+    /// The cost exceeds the capacity.
     Never,
     Blocked,
-    /// The store is gone, and the failure policy is closed.
+    /// The store is unavailable, and the failure policy is closed.
     Unavailable,
 }
 
 impl<'a> Denial<'a> {
-    /// Of a verdict that denies.
+    /// Creates the response to a denied request. Returns `None` if the request is allowed.
     #[must_use]
-    pub fn of(verdict: &'a Verdict) -> Option<Self> {
-        Self::new(verdict, Statuses::default(), false)
+    pub fn new(verdict: &'a Verdict) -> Option<Self> {
+        Self::with_statuses(verdict, DenialStatuses::default(), false)
     }
 
-    pub(crate) fn new(verdict: &'a Verdict, statuses: Statuses, has_jitter: bool) -> Option<Self> {
-        Some(Self::made(
-            verdict,
-            verdict.denial()?,
-            None,
-            statuses,
-            has_jitter,
-        ))
-    }
-
-    /// Of a request that was admitted, but would have to wait by so much longer than it may.
-    pub(crate) fn queued(verdict: &'a Verdict, excess: Duration, has_jitter: bool) -> Option<Self> {
-        Some(Self::made(
-            verdict,
-            verdict.longest_delayed()?,
-            Some(excess),
-            Statuses::default(),
-            has_jitter,
-        ))
-    }
-
-    fn made(
+    pub(crate) fn with_statuses(
         verdict: &'a Verdict,
-        ruling: &'a Ruling,
-        excess: Option<Duration>,
-        statuses: Statuses,
+        statuses: DenialStatuses,
         has_jitter: bool,
-    ) -> Self {
-        let mut denial = Self {
-            verdict,
-            ruling,
-            excess,
-            status: 429,
-            jitter: 0,
-        };
-        denial.status = match denial.cause() {
-            Cause::Unavailable => 503,
-            Cause::Never => statuses.never,
-            Cause::Blocked => statuses.blocked,
-            Cause::Quota => 429,
-        };
-        if has_jitter && denial.retry_after().is_some() {
-            denial.jitter = fastrand::u64(0..=1);
-        }
-        denial
+    ) -> Option<Self> {
+        let denial = Self::build(verdict, verdict.denial()?, None, statuses);
+        Some(denial.with_jitter(has_jitter))
     }
 
-    /// By how much longer than it may, the request would have to wait in a queue; `None` where it was denied outright.
+    /// Creates the response to a request that was admitted to a queue with too long a delay.
+    pub(crate) fn delayed(
+        verdict: &'a Verdict,
+        excess: Duration,
+        has_jitter: bool,
+    ) -> Option<Self> {
+        let policy = verdict.longest_delayed()?;
+        let denial = Self::build(verdict, policy, Some(excess), DenialStatuses::default());
+        Some(denial.with_jitter(has_jitter))
+    }
+
+    fn build(
+        verdict: &'a Verdict,
+        policy: &'a PolicyDecision,
+        excess: Option<Duration>,
+        statuses: DenialStatuses,
+    ) -> Self {
+        let status = match reason(policy) {
+            DenialReason::Unavailable => 503,
+            DenialReason::Never => statuses.never,
+            DenialReason::Blocked => statuses.blocked,
+            DenialReason::Limited => 429,
+        };
+        Self {
+            verdict,
+            policy,
+            excess,
+            status,
+            jitter: 0,
+        }
+    }
+
+    fn with_jitter(mut self, has_jitter: bool) -> Self {
+        if has_jitter && self.retry_after().is_some() {
+            self.jitter = fastrand::u64(0..=1);
+        }
+        self
+    }
+
+    /// Returns by how much the request's delay in a queue was too long, or `None` if it was denied
+    /// outright.
     #[must_use]
     pub fn excess(&self) -> Option<Duration> {
         self.excess
     }
 
-    /// What each policy said.
+    /// Returns the verdict of all policies.
     #[must_use]
     pub fn verdict(&self) -> &'a Verdict {
         self.verdict
     }
 
-    /// The policy that denies; of several, the one that does so for longest.
+    /// Returns the name of the policy that denies for the longest time.
     #[must_use]
     pub fn policy(&self) -> &'a Name {
-        self.ruling.label().name()
+        self.policy.label().name()
     }
 
-    /// 429, or 503 where the store is gone and nothing is let through without it, or what the limits say for what no
-    /// waiting helps.
+    /// Returns the HTTP status: 429, 503 if the store is unavailable and the failure policy is
+    /// closed, or the status configured for costs above the capacity and for blocked keys.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// What Retry-After says, in seconds: rounded up, at least 1; `None` where it would never pass, or nobody knows.
+    /// Returns the value of `Retry-After` in seconds, rounded up, at least 1. Returns `None` if a
+    /// retry is never allowed, or if the wait is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         if let Some(excess) = self.excess {
             return Some(retry_after_seconds(excess) + self.jitter);
         }
-        let knows = self.verdict.denials().all(|ruling| {
-            ruling
+        let is_known = self.verdict.denials().all(|policy| {
+            policy
                 .decision()
                 .is_none_or(|decision| decision.has_figures())
         });
-        let wait = self.verdict.retry_after().filter(|_| knows)?;
+        let wait = self.verdict.retry_after().filter(|_| is_known)?;
         Some(retry_after_seconds(wait) + self.jitter)
     }
 
-    fn cause(&self) -> Cause {
-        match self.ruling.effect() {
-            Effect::Blocked => Cause::Blocked,
-            Effect::Limited(decision) if !decision.has_figures() => Cause::Unavailable,
-            Effect::Limited(decision) if decision.outcome() == Outcome::NeverAllowed => {
-                Cause::Never
-            }
-            _ => Cause::Quota,
+    /// Returns the headers of the response, besides those of
+    /// [`rate_limit_headers`](crate::rate_limit_headers): `Cache-Control` and `Retry-After`.
+    #[must_use]
+    pub fn headers(&self) -> Headers {
+        let mut headers = Headers::new();
+        headers.push(Header::new("cache-control", "no-store"));
+        if let Some(seconds) = self.retry_after() {
+            headers.push(Header::new("retry-after", seconds.to_string()));
         }
+        headers
     }
 
-    /// The names of the policies that deny.
+    /// Returns the names of the policies that deny.
     pub fn violated(&self) -> impl Iterator<Item = &'a str> {
-        let queue = self.excess.map(|_| self.ruling);
-        self.verdict
-            .denials()
-            .chain(queue)
-            .map(|ruling| ruling.label().name().as_str())
+        let delayed = self.excess.map(|_| self.policy);
+        let denials = self.verdict.denials().chain(delayed);
+        denials.map(|policy| policy.label().name().as_str())
     }
 
-    /// What is wrong, in a sentence for people.
+    /// Returns a sentence for people, such as `api: token_bucket 5/minute; try again in 3 s`.
     #[must_use]
     pub fn detail(&self) -> String {
         let name = self.policy();
         let limit = self.limit();
-        match (self.cause(), self.retry_after()) {
-            (Cause::Quota, Some(wait)) => format!("{name}: {limit}; try again in {wait} s"),
-            (Cause::Quota, None) => format!("{name}: {limit}"),
-            (Cause::Never, _) => {
-                format!("{name}: {limit}; this request costs more than that will ever allow")
+        match (reason(self.policy), self.retry_after()) {
+            (DenialReason::Limited, Some(wait)) => {
+                format!("{name}: {limit}; try again in {wait} s")
             }
-            (Cause::Blocked, _) => format!("{name}: this client is blocked"),
-            (Cause::Unavailable, _) => format!("{name}: the limit cannot be checked at present"),
+            (DenialReason::Limited, None) => format!("{name}: {limit}"),
+            (DenialReason::Never, _) => {
+                format!("{name}: {limit}; the cost of this request exceeds the limit")
+            }
+            (DenialReason::Blocked, _) => format!("{name}: this client is blocked"),
+            (DenialReason::Unavailable, _) => {
+                format!("{name}: the rate limit is temporarily unavailable")
+            }
         }
     }
 
-    /// The limit that denies, as its policy writes it.
+    /// Returns the text of the limit that denies.
     fn limit(&self) -> String {
-        let index = self
-            .ruling
-            .decision()
-            .map_or(0, |decision| decision.limit_index());
-        let limit = self
-            .ruling
-            .label()
-            .policy()
-            .and_then(|policy| policy.limits().get(index));
-        limit
+        let decision = self.policy.decision();
+        let index = decision.map_or(0, |decision| decision.limit_index());
+        let policy = self.policy.label().policy();
+        policy
+            .and_then(|policy| policy.limits().get(index))
             .and_then(|limit| Policy::try_from(*limit).ok())
             .map_or_else(String::new, |policy| policy.to_string())
     }
 
-    /// The body: `application/problem+json`.
+    /// Returns the body: `application/problem+json`.
     #[must_use]
     pub fn problem(&self) -> String {
-        let (kind, title) = match self.cause() {
-            Cause::Quota | Cause::Never => (
+        let (kind, title) = match reason(self.policy) {
+            DenialReason::Limited | DenialReason::Never => (
                 "quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),
-            Cause::Blocked => (
+            DenialReason::Blocked => (
                 "abnormal-usage-detected",
                 "Request not satisfied due to detection of abnormal usage",
             ),
-            Cause::Unavailable => (
+            DenialReason::Unavailable => (
                 "temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",
             ),
         };
         let problem = Problem {
             r#type: format!("https://iana.org/assignments/http-problem-types#{kind}"),
-            title,
-            status: self.status,
-            detail: self.detail(),
-            violated_policies: self.violated().collect(),
-            retry_after: self.retry_after(),
+            violated_policies: Some(self.violated().collect()),
+            retry_after: Some(self.retry_after()),
+            ..Problem::new(self.status, title, self.detail())
         };
-        // Texts and numbers: there is nothing that could not be written.
-        serde_json::to_string(&problem).unwrap_or_default()
+        problem.to_json()
+    }
+}
+
+fn reason(policy: &PolicyDecision) -> DenialReason {
+    match policy.outcome() {
+        PolicyOutcome::Blocked => DenialReason::Blocked,
+        PolicyOutcome::Limited(decision) if !decision.has_figures() => DenialReason::Unavailable,
+        PolicyOutcome::Limited(decision) if decision.outcome() == Outcome::NeverAllowed => {
+            DenialReason::Never
+        }
+        _ => DenialReason::Limited,
     }
 }

@@ -1,39 +1,42 @@
-//! Why there are no limits, or a request could not be asked about.
+//! Errors of limits and of requests.
 
 use tidegate_core::{CheckError, CostError};
 
-/// Why there are no limits.
+use crate::problem::Problem;
+
+/// The error for limits that cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitsError {
-    /// The gate has no policy of the name.
+    /// The gate does not have the policy.
     #[error(transparent)]
     Policy(#[from] CheckError),
-    /// The name is not one.
+    /// The policy's name is invalid.
     #[error(transparent)]
     Name(#[from] tidegate_core::NameError),
 }
 
-/// Why a request could not be asked about: an answer with an error of its own.
+/// The error for a request that cannot be checked. It is the response to the client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// Nobody has said who is at the other end of the connection.
+    /// The address of the peer is missing.
     #[error(
-        "the address of the peer is not known: the server has to pass it on, axum by \
-         into_make_service_with_connect_info::<SocketAddr>(), others by a PeerAddress among the request's extensions"
+        "the peer's address is missing: expected the server to provide it, in axum by \
+         into_make_service_with_connect_info::<SocketAddr>(), elsewhere by a PeerAddress in the \
+         request's extensions"
     )]
     NoPeer,
-    /// What the request costs is not a cost.
-    #[error("what this request costs cannot be told: {0}")]
+    /// The cost of the request is invalid.
+    #[error("the cost of this request is invalid: {0}")]
     Cost(#[from] CostError),
-    /// The gate could not be asked.
+    /// The gate could not check the request.
     #[error(transparent)]
     Check(#[from] CheckError),
 }
 
 impl RequestError {
-    /// The status of its answer.
+    /// Returns the status of the response.
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
@@ -42,7 +45,7 @@ impl RequestError {
         }
     }
 
-    /// The body of its answer: `application/problem+json`.
+    /// Returns the body of the response: `application/problem+json`.
     #[must_use]
     pub fn problem(&self) -> String {
         let status = self.status();
@@ -51,7 +54,6 @@ impl RequestError {
         } else {
             "Internal Server Error"
         };
-        serde_json::json!({ "type": "about:blank", "title": title, "status": status, "detail": self.to_string() })
-            .to_string()
+        Problem::new(status, title, self.to_string()).to_json()
     }
 }

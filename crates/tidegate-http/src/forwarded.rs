@@ -1,11 +1,13 @@
-//! The addresses that proxies write into headers, read from the right: the entries there are by the nearest proxies.
+//! Parses the addresses in forwarding headers from the right, where the nearest proxy writes.
 //!
-//! Everything here works on bytes, and only the entry that is used is decoded. Whatever a client writes to the left of the
-//! proxy's entry, an invalid byte or an open quote, must not change how that entry is read.
+//! Everything works on bytes, and only the entry in use is decoded. Whatever a client writes to the
+//! left of the proxy's entry, such as an invalid byte or an open quote, must not change how that
+//! entry is parsed.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The parts of a list, from its end. Separators within quotes do not part them, and escaped quotes do not end a quote.
+/// Returns the parts of a list from its end. Separators within quotes do not split, and escaped
+/// quotes do not end a quote.
 pub(crate) fn parts_from_the_right(list: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(list);
     std::iter::from_fn(move || {
@@ -33,7 +35,8 @@ fn last_separator(text: &[u8], separator: u8) -> Option<usize> {
     })
 }
 
-/// The address of an entry of X-Forwarded-For: with or without a port, brackets around an IPv6 one or not.
+/// Parses an entry of X-Forwarded-For: with or without a port, with or without brackets around
+/// IPv6.
 pub(crate) fn address(entry: &[u8]) -> Option<IpAddr> {
     let entry = std::str::from_utf8(entry).ok()?;
     let entry = entry
@@ -52,7 +55,8 @@ pub(crate) fn address(entry: &[u8]) -> Option<IpAddr> {
     entry.parse::<SocketAddr>().ok().map(|address| address.ip())
 }
 
-/// The address of an element of Forwarded (RFC 7239): its `for`. The other parameters may hold anything.
+/// Parses the `for` parameter of a Forwarded element (RFC 7239). Other parameters may have any
+/// content.
 pub(crate) fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in parts_from_the_right(element, b';') {

@@ -1,27 +1,27 @@
-//! What a web framework's requests can be asked.
+//! The interface to a web framework.
 
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-/// A web framework: the types of its requests and answers, and how to read them.
+/// A web framework: the types of its requests and responses, and access to their parts.
 pub trait Framework: 'static {
-    /// The head of a request, as closures get to see it.
+    /// The head of a request, as closures receive it.
     type Request;
-    /// The head of an answer, as closures get to see it.
-    type Reply;
-    /// An answer in the place of the service's.
-    type Refusal;
+    /// The head of a response, as closures receive it.
+    type ResponseHead;
+    /// A response that replaces the service's.
+    type Response;
 
-    /// The method, in capitals.
+    /// Returns the method in capitals.
     fn method(request: &Self::Request) -> &str;
 
-    /// The path, as it was sent: percent signs and all.
+    /// Returns the path as it was sent, percent-encoded.
     fn path(request: &Self::Request) -> &str;
 
-    /// Adds the values of all header lines of a name, in their order.
+    /// Appends the values of all header lines with this name, in order.
     fn headers<'a>(request: &'a Self::Request, name: &str, values: &mut SmallVec<[&'a [u8]; 4]>);
 
-    /// Who is at the other end of the connection; `None` where nobody has said.
+    /// Returns the address of the peer, or `None` if the server does not provide it.
     fn peer(request: &Self::Request) -> Option<IpAddr>;
 }

@@ -1,30 +1,40 @@
-//! What Tidegate's middleware has in common, whatever the framework: which [`key`] a request has, by which
-//! [address](ClientAddress) a client is known, what is [charged](Limits), and what clients are told in
-//! [header fields](Dialect) and [problem bodies](Denial).
+//! The parts that Tidegate's middleware shares, whatever the framework.
 //!
-//! Users meet it through `tidegate-tower` and `tidegate-actix`.
+//! - [`key`]: the key of a request, and [`ClientAddress`], an address that clients cannot choose.
+//! - [`Limits`]: policies, costs and settings.
+//! - [`rate_limit_headers`] and [`Denial`]: what clients receive.
+//!
+//! Users meet this crate through `tidegate-tower` and `tidegate-actix`.
 
-mod address;
-mod ask;
+mod action;
 mod charge;
+mod check;
+mod client_address;
+mod decision_json;
 mod denial;
-mod dialect;
 mod error;
-mod fields;
 mod forwarded;
 mod framework;
+mod header_format;
+mod headers;
 pub mod key;
 mod limits;
-mod next;
-mod prepared;
+mod lookup;
+mod problem;
+mod rounding;
 
-pub use address::{ClientAddress, NotANetwork};
-pub use charge::{Charge, Open, Settling};
+pub use action::{Action, Admitted};
+pub use charge::{ActualCost, Charge, PendingCharge};
+pub use client_address::{ClientAddress, InvalidNetwork, client_network};
+pub use decision_json::DecisionJson;
 pub use denial::Denial;
-pub use dialect::{Dialect, Reset};
 pub use error::{LimitsError, RequestError};
-pub use fields::{Field, Written, fields, retry_after_seconds};
 pub use framework::Framework;
+pub use header_format::{HeaderFormat, ResetFormat};
+#[cfg(feature = "http")]
+pub use headers::add_headers;
+pub use headers::{Header, Headers, Merge, PolicyHeaderCache, rate_limit_headers};
 pub use limits::Limits;
-pub use next::{Admitted, Next};
-pub use prepared::{About, Answer, Prepared};
+pub use lookup::{CheckResult, Lookup, PreparedCheck};
+pub use problem::{PROBLEM_JSON, Problem};
+pub use rounding::{microseconds, retry_after_seconds, seconds};

@@ -1,120 +1,127 @@
-//! What the requests of a service are held to.
+//! The limits of a service, and the settings of its middleware.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Book, Cost, CostError, Gate, MemoryStore, Name, Policy, Rules, Store};
+use tidegate_core::{Cost, CostError, Gate, MemoryStore, Name, Policy, PolicySet, Rules, Store};
 
-use crate::denial::{Denial, Statuses};
-use crate::dialect::Dialect;
+use crate::denial::{Denial, DenialStatuses};
 use crate::error::LimitsError;
-use crate::fields::Written;
 use crate::framework::Framework;
-use crate::key::Key;
+use crate::header_format::HeaderFormat;
+use crate::headers::PolicyHeaderCache;
+use crate::key::RequestKey;
 
-/// What the requests of a service are held to: which policies of a gate, by which keys, at what cost, and what clients are
-/// told. Clones share.
+/// The limits of a service: policies of a gate, the keys they apply to, costs, and the headers that
+/// clients see. Clones share their counters.
 pub struct Limits<F: Framework, S: Store = MemoryStore>(pub(crate) Arc<Shared<F, S>>);
 
 pub(crate) struct Shared<F: Framework, S: Store> {
     pub(crate) gate: Gate<S>,
-    pub(crate) settings: Settings<F>,
+    pub(crate) settings: LimitSettings<F>,
 }
 
 pub(crate) type Test<T> = Arc<dyn Fn(&T) -> bool + Send + Sync>;
 pub(crate) type ToCost<T> = Arc<dyn Fn(&T) -> Result<Cost, CostError> + Send + Sync>;
 pub(crate) type ToText<T> = Arc<dyn for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + Send + Sync>;
-pub(crate) type Refuse<F> = Arc<dyn Fn(&Denial<'_>) -> <F as Framework>::Refusal + Send + Sync>;
+pub(crate) type OnDenied<F> = Arc<dyn Fn(&Denial<'_>) -> <F as Framework>::Response + Send + Sync>;
 pub(crate) type Settle<T> = Arc<dyn Fn(&T) -> Option<Cost> + Send + Sync>;
 
-pub(crate) struct Settings<F: Framework> {
-    pub(crate) limits: SmallVec<[(Name, Arc<Key<F>>); 2]>,
+pub(crate) struct LimitSettings<F: Framework> {
+    pub(crate) limits: SmallVec<[(Name, Arc<RequestKey<F>>); 2]>,
     pub(crate) cost: Option<ToCost<F::Request>>,
     pub(crate) tier: Option<ToText<F::Request>>,
     pub(crate) tenant: Option<ToText<F::Request>>,
     pub(crate) skip: Option<Test<F::Request>>,
     pub(crate) counts_preflights: bool,
-    pub(crate) dialect: Dialect,
-    pub(crate) tells_all: bool,
+    pub(crate) format: HeaderFormat,
+    pub(crate) reports_all: bool,
     pub(crate) is_cors: bool,
     pub(crate) has_jitter: bool,
-    pub(crate) statuses: Statuses,
-    pub(crate) refuse: Option<Refuse<F>>,
-    pub(crate) count_when: Option<Test<F::Reply>>,
-    pub(crate) settle_by: Option<Settle<F::Reply>>,
-    pub(crate) settling: SettlingKind,
-    pub(crate) longest_delay: Option<Duration>,
+    pub(crate) statuses: DenialStatuses,
+    pub(crate) on_denied: Option<OnDenied<F>>,
+    pub(crate) count_when: Option<Test<F::ResponseHead>>,
+    pub(crate) settle_by: Option<Settle<F::ResponseHead>>,
+    pub(crate) settle_mode: SettleMode,
+    pub(crate) max_delay: Option<Duration>,
     pub(crate) counts_aborted: bool,
-    /// What has been written of policies before.
-    pub(crate) policies: Written,
+    /// The last policy header.
+    pub(crate) policy_headers: PolicyHeaderCache,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SettlingKind {
-    Not,
-    Told,
+pub(crate) enum SettleMode {
+    Never,
+    Handler,
     Bytes(u64),
 }
 
 impl<F: Framework> Limits<F, MemoryStore> {
-    /// One policy, in memory, by one key. In header fields it is named `default`.
+    /// Creates limits with one policy in memory and one key. In headers the policy's name is
+    /// `default`.
     #[allow(clippy::expect_used)] // The name is one, and is there.
-    pub fn memory(policy: Policy, key: impl Into<Key<F>>) -> Self {
-        let book = Book::new()
+    pub fn memory(policy: Policy, key: impl Into<RequestKey<F>>) -> Self {
+        let policies = PolicySet::new()
             .with("default", Rules::new(policy))
             .expect("a name");
-        Self::new(Gate::memory(book))
+        Self::new(Gate::memory(policies))
             .limit("default", key)
             .expect("a policy that is there")
     }
 }
 
 impl<F: Framework, S: Store> Limits<F, S> {
-    /// Limits of a gate, none so far.
+    /// Creates limits on a gate, without any limit yet.
     pub fn new(gate: Gate<S>) -> Self {
-        let settings = Settings {
+        let settings = LimitSettings {
             limits: SmallVec::new(),
             cost: None,
             tier: None,
             tenant: None,
             skip: None,
             counts_preflights: false,
-            dialect: Dialect::default(),
-            tells_all: false,
+            format: HeaderFormat::default(),
+            reports_all: false,
             is_cors: false,
             has_jitter: false,
-            statuses: Statuses::default(),
-            refuse: None,
+            statuses: DenialStatuses::default(),
+            on_denied: None,
             count_when: None,
             settle_by: None,
-            settling: SettlingKind::Not,
-            longest_delay: None,
+            settle_mode: SettleMode::Never,
+            max_delay: None,
             counts_aborted: false,
-            policies: Written::default(),
+            policy_headers: PolicyHeaderCache::default(),
         };
         Self(Arc::new(Shared { gate, settings }))
     }
 
-    fn set(mut self, set: impl FnOnce(&mut Settings<F>)) -> Self {
+    fn set(mut self, set: impl FnOnce(&mut LimitSettings<F>)) -> Self {
         set(&mut Arc::make_mut(&mut self.0).settings);
         self
     }
 
-    /// Holds requests to a policy, by a key. Of several limits a request must meet all, all or nothing: what one denies
-    /// takes nothing from the others. On a Redis Cluster, where the keys may live on different nodes, they are taken from in
-    /// order and given back on a refusal: meanwhile another request may be denied what will be free again.
+    /// Adds a limit: a policy, and the key it applies to.
+    ///
+    /// A request must meet all limits, all or nothing: a request that one limit denies takes
+    /// nothing from the others. On a Redis Cluster the keys may be on different nodes. They are
+    /// then taken from in order and given back on a denial; in between, other requests may be
+    /// denied capacity that is about to be freed.
     ///
     /// # Errors
-    /// If the gate's book has no such policy. From now on it must have it: see [`Gate::require`].
-    pub fn limit(self, policy: &str, key: impl Into<Key<F>>) -> Result<Self, LimitsError> {
+    ///
+    /// Returns an error if the gate does not have the policy. From now on the policy is required,
+    /// see [`Gate::require`].
+    pub fn limit(self, policy: &str, key: impl Into<RequestKey<F>>) -> Result<Self, LimitsError> {
         self.0.gate.require(policy)?;
         let limit = (Name::new(policy)?, Arc::new(key.into()));
         Ok(self.set(|settings| settings.limits.push(limit)))
     }
 
-    /// What a request costs, by its head; 1 where not given. A cost that is not one is answered with 400.
+    /// Sets the cost of a request by its head. The default is 1. An invalid cost is answered with
+    /// 400.
     pub fn cost<C>(self, cost: impl Fn(&F::Request) -> C + Send + Sync + 'static) -> Self
     where
         C: TryInto<Cost, Error: Into<CostError>>,
@@ -126,7 +133,8 @@ impl<F: Framework, S: Store> Limits<F, S> {
         })
     }
 
-    /// Of which tier a request is. Let somebody trusted say so: a client that can choose its tier will.
+    /// Sets the tier of a request. Derive it from a trusted source: a client that can choose its
+    /// tier will.
     pub fn tier(
         self,
         tier: impl for<'a> Fn(&'a F::Request) -> Option<Cow<'a, str>> + Send + Sync + 'static,
@@ -134,7 +142,8 @@ impl<F: Framework, S: Store> Limits<F, S> {
         self.set(|settings| settings.tier = Some(Arc::new(tier)))
     }
 
-    /// Of which tenant a request is: the same key of another one is somebody else. Let somebody trusted say so.
+    /// Sets the tenant of a request. The same key of another tenant is another client. Derive it
+    /// from a trusted source.
     pub fn tenant(
         self,
         tenant: impl for<'a> Fn(&'a F::Request) -> Option<Cow<'a, str>> + Send + Sync + 'static,
@@ -142,119 +151,140 @@ impl<F: Framework, S: Store> Limits<F, S> {
         self.set(|settings| settings.tenant = Some(Arc::new(tenant)))
     }
 
-    /// Lets requests through that are not to be limited, uncounted: health checks, say.
+    /// Skips requests that should not be limited or counted, such as health checks.
     pub fn skip(self, skip: impl Fn(&F::Request) -> bool + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.skip = Some(Arc::new(skip)))
     }
 
-    /// Counts preflights, too. Where not given they pass: one that is denied is an error that the browser's page can not
-    /// read. A preflight is an OPTIONS request with Access-Control-Request-Method, which anybody can send: where a handler
-    /// does something expensive in answer to OPTIONS, count them.
+    /// Counts CORS preflight requests too.
+    ///
+    /// By default they are skipped, because a page cannot read the error of a denied preflight. A
+    /// preflight is an OPTIONS request with Access-Control-Request-Method, which any client can
+    /// send. Count them if a handler does expensive work for OPTIONS.
     pub fn count_preflights(self) -> Self {
         self.set(|settings| settings.counts_preflights = true)
     }
 
-    /// In which header fields clients are told; [`Dialect::Draft11`] where not given.
-    pub fn headers(self, dialect: Dialect) -> Self {
-        self.set(|settings| settings.dialect = dialect)
+    /// Sets the header format. The default is [`HeaderFormat::Draft11`].
+    pub fn headers(self, format: HeaderFormat) -> Self {
+        self.set(|settings| settings.format = format)
     }
 
-    /// Tells of every limit what is left, and not only of the one nearest to exhaustion ([`Dialect::Draft11`] only).
-    pub fn tell_all(self) -> Self {
-        self.set(|settings| settings.tells_all = true)
+    /// Reports every limit, and not only the one nearest to exhaustion ([`HeaderFormat::Draft11`]
+    /// only).
+    pub fn report_all(self) -> Self {
+        self.set(|settings| settings.reports_all = true)
     }
 
-    /// Lets pages of other origins read the fields: adds Access-Control-Expose-Headers.
+    /// Allows pages of other origins to read the headers: adds Access-Control-Expose-Headers.
     pub fn cors(self) -> Self {
         self.set(|settings| settings.is_cors = true)
     }
 
-    /// Adds a second to Retry-After, or none, at random: clients that were denied together do not all come back together.
+    /// Adds zero or one second to Retry-After at random, so that clients denied at the same time do
+    /// not retry at the same time.
     pub fn retry_jitter(self) -> Self {
         self.set(|settings| settings.has_jitter = true)
     }
 
-    /// The status of a request that costs more than its limit will ever allow, such as 413; 429 where not given.
+    /// Sets the status of a request whose cost exceeds the capacity, such as 413. The default is
+    /// 429.
     ///
     /// # Panics
-    /// If it is not one of an error, 400 to 599: a mistake in the program, found when it starts.
+    ///
+    /// Panics if `status` is not between 400 and 599.
     pub fn never_status(self, status: u16) -> Self {
         assert!(
             (400..600).contains(&status),
-            "{status} is not the status of an error"
+            "{status} is not an error status: expected 400 to 599"
         );
         self.set(|settings| settings.statuses.never = status)
     }
 
-    /// The status of a request by a key that is blocked, such as 403; 429 where not given.
+    /// Sets the status of a request of a blocked key, such as 403. The default is 429.
     ///
     /// # Panics
-    /// If it is not one of an error, 400 to 599: a mistake in the program, found when it starts.
+    ///
+    /// Panics if `status` is not between 400 and 599.
     pub fn blocked_status(self, status: u16) -> Self {
         assert!(
             (400..600).contains(&status),
-            "{status} is not the status of an error"
+            "{status} is not an error status: expected 400 to 599"
         );
         self.set(|settings| settings.statuses.blocked = status)
     }
 
-    /// What is answered in the place of 429 and problem+json. The header fields are added to it.
+    /// Sets the response to denied requests, instead of 429 with problem+json. The rate limit
+    /// headers are added to it.
     pub fn on_denied(
         self,
-        refuse: impl Fn(&Denial<'_>) -> F::Refusal + Send + Sync + 'static,
+        on_denied: impl Fn(&Denial<'_>) -> F::Response + Send + Sync + 'static,
     ) -> Self {
-        self.set(|settings| settings.refuse = Some(Arc::new(refuse)))
+        self.set(|settings| settings.on_denied = Some(Arc::new(on_denied)))
     }
 
-    /// Counts only requests whose answer passes: failed log-ins, say. Taken first and given back after, so that no burst in
-    /// parallel gets past the limit; given back, too, if the client goes away or the handler panics.
+    /// Counts only requests whose response matches, for example failed logins.
     ///
-    /// Whoever can bring about answers that do not count is not limited by this: have another limit beside it.
-    pub fn count_when(self, counts: impl Fn(&F::Reply) -> bool + Send + Sync + 'static) -> Self {
+    /// The cost is taken first and given back after the response, so a parallel burst cannot exceed
+    /// the limit. It is also given back if the client disconnects or the handler panics.
+    ///
+    /// A client that can cause responses which do not count is not limited by this. Add another
+    /// limit.
+    pub fn count_when(
+        self,
+        counts: impl Fn(&F::ResponseHead) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.set(|settings| settings.count_when = Some(Arc::new(counts)))
     }
 
-    /// Counts requests whose client goes away before there is an answer, or whose handler panics, where
-    /// [`count_when`](Self::count_when) would give them back: for log-ins, whose failure can be told by how long they take.
+    /// Keeps the cost of requests whose client disconnects before the response, or whose handler
+    /// panics.
+    ///
+    /// By default [`count_when`](Self::count_when) gives it back. Set this for logins, where a
+    /// failure can be inferred from the response time.
     pub fn count_aborted(self) -> Self {
         self.set(|settings| settings.counts_aborted = true)
     }
 
-    /// Puts a [`Charge`](crate::Charge) among the request's extensions: what the handler tells it is what the request costs in the end. Let
-    /// [`cost`](Self::cost) be the most it can be: that is taken first, and the rest given back once the answer's body has
-    /// ended. What nobody tells is kept as it was taken.
+    /// Lets the handler report the actual cost, with a [`Charge`](crate::Charge) in the request's
+    /// extensions.
+    ///
+    /// Set [`cost`](Self::cost) to the maximum. It is taken first, and the rest is given back when
+    /// the response body has ended. If nothing is reported, the cost stays taken.
     pub fn settle(self) -> Self {
-        self.set(|settings| settings.settling = SettlingKind::Told)
+        self.set(|settings| settings.settle_mode = SettleMode::Handler)
     }
 
-    /// Settles by the head of the answer: what the closure answers is what the request costs in the end, and `None` that
-    /// what was taken was right.
+    /// Sets the actual cost by the head of the response. `None` keeps the cost as taken.
     pub fn settle_by(
         self,
-        settle: impl Fn(&F::Reply) -> Option<Cost> + Send + Sync + 'static,
+        settle: impl Fn(&F::ResponseHead) -> Option<Cost> + Send + Sync + 'static,
     ) -> Self {
         self.set(|settings| settings.settle_by = Some(Arc::new(settle)))
     }
 
-    /// Settles by the bytes of the answer's body that were sent: so many cost one unit.
-    pub fn settle_by_bytes(self, bytes_a_unit: u64) -> Self {
-        self.set(|settings| settings.settling = SettlingKind::Bytes(bytes_a_unit))
+    /// Sets the actual cost by the bytes of the response body that were sent: `bytes_per_unit` cost
+    /// one unit.
+    pub fn settle_by_bytes(self, bytes_per_unit: u64) -> Self {
+        self.set(|settings| settings.settle_mode = SettleMode::Bytes(bytes_per_unit))
     }
 
-    /// Shapes: a request that a leaky_bucket admits waits its delay, up to so long; one that would wait for longer is denied.
-    /// What a client that goes away meanwhile has taken is given back.
-    pub fn shape(self, longest: Duration) -> Self {
-        self.set(|settings| settings.longest_delay = Some(longest))
+    /// Delays requests that a leaky_bucket admits, up to `max`. A request that would wait longer is
+    /// denied.
+    ///
+    /// If a client disconnects while it waits, its place stays taken.
+    pub fn shape(self, max: Duration) -> Self {
+        self.set(|settings| settings.max_delay = Some(max))
     }
 
-    /// The gate.
+    /// Returns the gate.
     #[must_use]
     pub fn gate(&self) -> &Gate<S> {
         &self.0.gate
     }
 }
 
-impl<F: Framework> Clone for Settings<F> {
+impl<F: Framework> Clone for LimitSettings<F> {
     fn clone(&self) -> Self {
         Self {
             limits: self.limits.clone(),
@@ -262,10 +292,10 @@ impl<F: Framework> Clone for Settings<F> {
             tier: self.tier.clone(),
             tenant: self.tenant.clone(),
             skip: self.skip.clone(),
-            refuse: self.refuse.clone(),
+            on_denied: self.on_denied.clone(),
             count_when: self.count_when.clone(),
             settle_by: self.settle_by.clone(),
-            policies: Written::default(),
+            policy_headers: PolicyHeaderCache::default(),
             ..*self
         }
     }
@@ -297,7 +327,7 @@ impl<F: Framework, S: Store> std::fmt::Debug for Limits<F, S> {
             .collect();
         f.debug_struct("Limits")
             .field("limits", &limits)
-            .field("dialect", &self.0.settings.dialect)
+            .field("format", &self.0.settings.format)
             .finish_non_exhaustive()
     }
 }

@@ -9,10 +9,12 @@ use std::time::Duration;
 use common::{Head, Plain};
 use sfv::{BareItem, Item, List, ListEntry, Parser};
 use tidegate_core::{
-    Book, Exception, FailurePolicy, Gate, ManualClock, MemoryStore, Policy, Rules, Subject,
+    Exception, FailurePolicy, Gate, ManualClock, MemoryStore, Policy, PolicySet, Rules, Subject,
     Timestamp, Verdict,
 };
-use tidegate_http::{Dialect, Field, Limits, Reset, Written, fields, key};
+use tidegate_http::{
+    Header, HeaderFormat, Limits, PolicyHeaderCache, ResetFormat, key, rate_limit_headers,
+};
 
 /// A gate at a whole minute, on a clock that stands.
 fn gate(rules: Rules) -> (Gate, ManualClock) {
@@ -24,7 +26,7 @@ fn gate(rules: Rules) -> (Gate, ManualClock) {
         .build()
         .unwrap();
     (
-        Gate::new(store, Book::new().with("api", rules).unwrap()),
+        Gate::new(store, PolicySet::new().with("api", rules).unwrap()),
         clock,
     )
 }
@@ -37,20 +39,20 @@ fn ask(gate: &Gate, cost: u64) -> Verdict {
     gate.check("api", "k").cost(cost).now().unwrap()
 }
 
-fn told(verdict: &Verdict, dialect: Dialect) -> BTreeMap<&'static str, String> {
-    fields(verdict, dialect, false, None, &Written::default())
+fn told(verdict: &Verdict, format: HeaderFormat) -> BTreeMap<&'static str, String> {
+    rate_limit_headers(verdict, format, false, None, &PolicyHeaderCache::default())
         .into_iter()
         .map(text)
         .collect()
 }
 
-fn text(field: Field) -> (&'static str, String) {
+fn text(field: Header) -> (&'static str, String) {
     (field.name, String::from_utf8(field.value.to_vec()).unwrap())
 }
 
 fn draft_11(policy_text: &str, cost: u64) -> (String, Option<String>) {
     let (gate, _) = gate(Rules::new(policy(policy_text)));
-    let mut told = told(&ask(&gate, cost), Dialect::Draft11);
+    let mut told = told(&ask(&gate, cost), HeaderFormat::Draft11);
     (
         told.remove("ratelimit-policy").unwrap(),
         told.remove("ratelimit"),
@@ -174,8 +176,8 @@ fn a_parser_reads_what_the_decision_says() {
         let (gate, clock) = gate(Rules::new(policy(text)));
         for step in 0..60_u64 {
             let verdict = ask(&gate, step % 4);
-            let decision = *verdict.rulings()[0].decision().unwrap();
-            let told = told(&verdict, Dialect::Draft11);
+            let decision = *verdict.decisions()[0].decision().unwrap();
+            let told = told(&verdict, HeaderFormat::Draft11);
             let limits = items(&list(&told["ratelimit-policy"]));
             let state = items(&list(&told["ratelimit"]));
             let [(name, figures)] = &state[..] else {
@@ -214,56 +216,71 @@ fn a_parser_reads_what_the_decision_says() {
 fn the_other_dialects() {
     let (gate, _) = gate(Rules::new(policy("fixed_window 100/minute")));
     let verdict = ask(&gate, 50);
-    let show = |dialect| {
-        let told = told(&verdict, dialect);
+    let show = |format| {
+        let told = told(&verdict, format);
         told.iter()
             .map(|(name, value)| format!("{name}: {value}"))
             .collect::<Vec<_>>()
             .join("\n")
     };
     assert_eq!(
-        show(Dialect::Draft07),
+        show(HeaderFormat::Draft07),
         "ratelimit: limit=100, remaining=50, reset=60\nratelimit-policy: 100;w=60"
     );
     assert_eq!(
-        show(Dialect::Draft06),
+        show(HeaderFormat::Draft06),
         "ratelimit-limit: 100\nratelimit-policy: 100;w=60\nratelimit-remaining: 50\nratelimit-reset: 60"
     );
     assert_eq!(
-        show(Dialect::Envoy),
+        show(HeaderFormat::Envoy),
         "x-ratelimit-limit: 100, 100;w=60;name=\"api\"\nx-ratelimit-remaining: 50\nx-ratelimit-reset: 60"
     );
     assert_eq!(
-        show(Dialect::Legacy(Reset::Delta)),
+        show(HeaderFormat::Legacy(ResetFormat::Delta)),
         "x-ratelimit-limit: 100\nx-ratelimit-remaining: 50\nx-ratelimit-reset: 60"
     );
-    let epoch: u64 = told(&verdict, Dialect::Legacy(Reset::Epoch))["x-ratelimit-reset"]
+    let epoch: u64 = told(&verdict, HeaderFormat::Legacy(ResetFormat::Epoch))["x-ratelimit-reset"]
         .parse()
         .unwrap();
     assert!(epoch > 1_790_000_000, "{epoch}");
-    assert_eq!(show(Dialect::Off), "");
+    assert_eq!(show(HeaderFormat::Off), "");
 }
 
 #[test]
 fn several_policies_are_told_together() {
-    let book = Book::new()
+    let book = PolicySet::new()
         .with("user", Rules::new(policy("100/minute")))
         .and_then(|book| book.with("address", Rules::new(policy("fixed_window 10/minute"))))
         .and_then(|book| book.with("trial", Rules::new(policy("1/minute")).shadow()))
         .unwrap();
     let gate = Gate::memory(book);
     let subjects = ["user", "address", "trial"].map(|policy| Subject::new(policy, "k"));
-    let (verdict, _receipt) = gate.admit_at_once(&subjects).unwrap().unwrap();
-    let policies = &told(&verdict, Dialect::Draft11)["ratelimit-policy"];
+    let (verdict, _receipt) = gate.admit(&subjects).into_ready().unwrap().unwrap();
+    let policies = &told(&verdict, HeaderFormat::Draft11)["ratelimit-policy"];
     assert_eq!(
         policies, r#""user";q=100;w=60, "address";q=10;w=60"#,
         "what is in shadow is not told"
     );
-    let nearest = fields(&verdict, Dialect::Draft11, false, None, &Written::default())[1].clone();
+    let nearest = rate_limit_headers(
+        &verdict,
+        HeaderFormat::Draft11,
+        false,
+        None,
+        &PolicyHeaderCache::default(),
+    )[1]
+    .clone();
     let (_, nearest) = text(nearest);
     assert!(nearest.starts_with(r#""address";r=9;t="#), "{nearest}");
-    let (_, all) =
-        text(fields(&verdict, Dialect::Draft11, true, None, &Written::default())[1].clone());
+    let (_, all) = text(
+        rate_limit_headers(
+            &verdict,
+            HeaderFormat::Draft11,
+            true,
+            None,
+            &PolicyHeaderCache::default(),
+        )[1]
+        .clone(),
+    );
     let all = items(&list(&all));
     assert_eq!(
         all.iter()
@@ -277,26 +294,26 @@ fn several_policies_are_told_together() {
 fn what_comes_out_of_the_shadow_is_told() {
     let rules = |is_shadow: bool| {
         let rules = Rules::new(policy("5/minute"));
-        Book::new()
+        PolicySet::new()
             .with("api", if is_shadow { rules.shadow() } else { rules })
             .unwrap()
     };
     let gate = Gate::memory(rules(true));
-    let written = Written::default();
+    let written = PolicyHeaderCache::default();
     let names = || {
         let verdict = gate.check("api", "k").cost(0).now().unwrap();
-        fields(&verdict, Dialect::Draft11, false, None, &written).len()
+        rate_limit_headers(&verdict, HeaderFormat::Draft11, false, None, &written).len()
     };
     assert_eq!(names(), 0);
-    gate.exchange(rules(false)).unwrap();
+    gate.replace_policies(rules(false)).unwrap();
     assert_eq!(names(), 2);
-    gate.exchange(rules(true)).unwrap();
+    gate.replace_policies(rules(true)).unwrap();
     assert_eq!(names(), 0);
 }
 
 #[test]
 fn a_queue_that_is_too_long_is_told_by_its_name() {
-    let book = Book::new()
+    let book = PolicySet::new()
         .with("scarce", Rules::new(policy("fixed_window 2/minute")))
         .and_then(|book| {
             book.with(
@@ -307,13 +324,21 @@ fn a_queue_that_is_too_long_is_told_by_its_name() {
         .unwrap();
     let gate = Gate::memory(book);
     let subjects = ["scarce", "queue"].map(|policy| Subject::new(policy, "k"));
-    let ask = || gate.admit_at_once(&subjects).unwrap().unwrap().0;
+    let ask = || gate.admit(&subjects).into_ready().unwrap().unwrap().0;
     ask();
     let verdict = ask();
     let excess = Some(Duration::from_millis(1_500));
     for all in [false, true] {
-        let (_, told) =
-            text(fields(&verdict, Dialect::Draft11, all, excess, &Written::default())[1].clone());
+        let (_, told) = text(
+            rate_limit_headers(
+                &verdict,
+                HeaderFormat::Draft11,
+                all,
+                excess,
+                &PolicyHeaderCache::default(),
+            )[1]
+            .clone(),
+        );
         assert_eq!(told, r#""queue";r=0;t=2"#);
     }
     let limits: Limits<Plain> = Limits::new(gate.clone());
@@ -331,13 +356,13 @@ fn a_queue_that_is_too_long_is_told_by_its_name() {
 
 fn limits(rules: Rules) -> Limits<Plain> {
     let (gate, _) = gate(rules);
-    Limits::new(gate).limit("api", key::everybody()).unwrap()
+    Limits::new(gate).limit("api", key::global()).unwrap()
 }
 
 fn problem(limits: &Limits<Plain>) -> serde_json::Value {
     let head = Head::default();
     let prepared = limits.prepare(&head).unwrap().unwrap();
-    let (verdict, _receipt) = prepared.ask_at_once(limits).unwrap().unwrap();
+    let (verdict, _receipt) = prepared.check(limits).into_ready().unwrap().unwrap();
     let denial = limits.denial(&verdict, None).expect("denied");
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&denial.problem()).unwrap()["status"],
@@ -351,7 +376,14 @@ fn problems_to_the_letter() {
     let over = limits(Rules::new(policy("5/minute"))).cost(|_| 5);
     let head = Head::default();
     let ask = over.prepare(&head).unwrap().unwrap();
-    assert!(ask.ask_at_once(&over).unwrap().unwrap().0.is_allowed());
+    assert!(
+        ask.check(&over)
+            .into_ready()
+            .unwrap()
+            .unwrap()
+            .0
+            .is_allowed()
+    );
     let expected = serde_json::json!({
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -370,7 +402,7 @@ fn problems_to_the_letter() {
         never["detail"]
             .as_str()
             .unwrap()
-            .contains("will ever allow")
+            .contains("exceeds the limit")
     );
     assert_eq!(
         problem(
@@ -381,7 +413,7 @@ fn problems_to_the_letter() {
         413
     );
     let blocked = Rules::new(policy("5/minute"))
-        .exception("everybody", Exception::Blocked)
+        .exception("global", Exception::Blocked)
         .unwrap();
     let blocked = problem(&limits(blocked));
     assert_eq!(
@@ -406,7 +438,8 @@ fn jitter_is_never_early_and_never_much() {
             .prepare(&Head::default())
             .unwrap()
             .unwrap()
-            .ask_at_once(&limits)
+            .check(&limits)
+            .into_ready()
             .unwrap()
             .unwrap()
             .0
@@ -490,13 +523,13 @@ impl tidegate_core::Store for Gone {
 fn of_an_answer_without_the_store_nothing_is_made_up() {
     let ask = |failure| {
         let rules = Rules::new(policy("2/minute")).failure_policy(failure);
-        let gate = Gate::new(Gone, Book::new().with("api", rules).unwrap());
+        let gate = Gate::new(Gone, PolicySet::new().with("api", rules).unwrap());
         let limits: Limits<Plain, Gone> = Limits::new(gate.clone());
         let verdicts = [(); 3].map(|()| gate.check("api", "k").wait().unwrap());
         (limits, verdicts)
     };
     let names = |verdict: &Verdict| {
-        told(verdict, Dialect::Draft11)
+        told(verdict, HeaderFormat::Draft11)
             .into_keys()
             .collect::<Vec<_>>()
     };

@@ -4,13 +4,13 @@
 mod common;
 
 use common::{Head, Plain};
-use tidegate_core::{Book, Effect, Exception, Gate, Rules};
-use tidegate_http::key::{self, Key};
+use tidegate_core::{Exception, Gate, PolicyOutcome, PolicySet, Rules};
+use tidegate_http::key::{self, RequestKey};
 use tidegate_http::{ClientAddress, Limits, RequestError};
 
 type LimitsOf = Limits<Plain>;
 
-fn limits(key: Key<Plain>) -> LimitsOf {
+fn limits(key: RequestKey<Plain>) -> LimitsOf {
     Limits::memory("2/hour".parse().unwrap(), key)
 }
 
@@ -32,12 +32,13 @@ fn at(path: &str) -> Head {
 }
 
 /// Whether requests of the second kind are held to what those of the first have used.
-fn is_same(key: fn() -> Key<Plain>, one: &Head, other: &Head) -> bool {
+fn is_same(key: fn() -> RequestKey<Plain>, one: &Head, other: &Head) -> bool {
     let limits = limits(key());
     let left = |head| {
         let prepared = limits.prepare(head).unwrap().unwrap();
         prepared
-            .ask_at_once(&limits)
+            .check(&limits)
+            .into_ready()
             .unwrap()
             .unwrap()
             .0
@@ -139,7 +140,7 @@ fn paths() {
 #[test]
 #[should_panic(expected = "has no parameter `{name}`")]
 fn a_path_without_the_parameter_is_found_at_the_start() {
-    let _: Key<Plain> = key::path("/users/{id}", "name");
+    let _: RequestKey<Plain> = key::path("/users/{id}", "name");
 }
 
 #[test]
@@ -167,7 +168,7 @@ fn closures_and_pairs() {
         &head(&[("a", "1"), ("b", "2")]),
         &head(&[("b", "2"), ("a", "1")])
     ));
-    assert!(is_same(key::everybody, &head(&[("a", "1")]), &at("/x")));
+    assert!(is_same(key::global, &head(&[("a", "1")]), &at("/x")));
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn a7_no_two_keys_of_different_sources_meet() {
         "id:x",
         "x:y",
         "3:x",
-        "everybody",
+        "global",
         "ip:192.0.2.1",
         "@acme/x",
         "header:h:x",
@@ -270,9 +271,9 @@ fn tiers_and_tenants_come_from_the_request() {
     let rules = rules
         .tier("gold", "fixed_window 9/hour".parse().unwrap())
         .unwrap();
-    let gate = Gate::memory(Book::new().with("api", rules).unwrap());
-    let limits: LimitsOf = Limits::new(gate).limit("api", key::everybody()).unwrap();
-    assert!(limits.clone().limit("other", key::everybody()).is_err());
+    let gate = Gate::memory(PolicySet::new().with("api", rules).unwrap());
+    let limits: LimitsOf = Limits::new(gate).limit("api", key::global()).unwrap();
+    assert!(limits.clone().limit("other", key::global()).is_err());
     let value = |head: &Head, name: &str| {
         let found = head.headers.iter().find(|(header, _)| *header == name);
         found.map(|(_, value)| String::from_utf8(value.clone()).unwrap())
@@ -283,7 +284,8 @@ fn tiers_and_tenants_come_from_the_request() {
         let head = head(headers);
         let prepared = limits.prepare(&head).unwrap().unwrap();
         prepared
-            .ask_at_once(&limits)
+            .check(&limits)
+            .into_ready()
             .unwrap()
             .unwrap()
             .0
@@ -313,32 +315,33 @@ fn keys_can_be_written_down() {
             rules.exception(&key::of_path("/users/{id}", "id", "7"), Exception::Blocked)
         })
         .unwrap();
-    let gate = Gate::memory(Book::new().with("api", rules).unwrap());
-    let effect = |key: Key<Plain>, head: &Head| {
+    let gate = Gate::memory(PolicySet::new().with("api", rules).unwrap());
+    let effect = |key: RequestKey<Plain>, head: &Head| {
         let limits: LimitsOf = Limits::new(gate.clone()).limit("api", key).unwrap();
         let (verdict, _) = limits
             .prepare(head)
             .unwrap()
             .unwrap()
-            .ask_at_once(&limits)
+            .check(&limits)
+            .into_ready()
             .unwrap()
             .unwrap();
-        verdict.rulings()[0].effect()
+        verdict.decisions()[0].outcome()
     };
     assert_eq!(
         effect(key::header("x-user"), &head(&[("x-user", "mallory")])),
-        Effect::Blocked
+        PolicyOutcome::Blocked
     );
     assert_eq!(
         effect(
             key::api_key("authorization"),
             &head(&[("authorization", "sk-1")])
         ),
-        Effect::Unlimited
+        PolicyOutcome::Unlimited
     );
     assert_eq!(
         effect(key::path("/users/{id}", "id"), &at("/users/7")),
-        Effect::Blocked
+        PolicyOutcome::Blocked
     );
 }
 
@@ -363,7 +366,7 @@ fn keys_of_one_kind_from_two_places_and_those_of_closures_never_meet() {
 }
 
 #[test]
-#[should_panic(expected = "is not the name of a header")]
+#[should_panic(expected = "is not a valid header name")]
 fn a_header_that_is_none_is_found_at_the_start() {
-    let _: Key<Plain> = key::header("X User");
+    let _: RequestKey<Plain> = key::header("X User");
 }

@@ -1,12 +1,13 @@
-//! What stands between the parentheses.
+//! The arguments of `#[rate_limit]`.
 
+use proc_macro2::Span;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Error, Expr, Ident, LitStr, Result, Token};
 use tidegate_core::{Name, Policy};
 
-/// What stands between the parentheses, checked.
-pub(crate) struct Arguments {
+/// The parsed and checked arguments of `#[rate_limit]`.
+pub(crate) struct RateLimitArguments {
     pub(crate) policy: LitStr,
     pub(crate) key: Option<Expr>,
     pub(crate) cost: Option<Expr>,
@@ -20,14 +21,13 @@ pub(crate) struct Arguments {
 const EXPECTED: &str =
     "expected key = …, cost = …, tier = …, tiers(…), name = \"…\", denied = … or respond";
 
-impl Parse for Arguments {
+impl Parse for RateLimitArguments {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         if !input.peek(LitStr) {
             return Err(input.error("expected a policy first, such as \"100/minute\""));
         }
-        let policy = policy(input)?;
-        let mut all = Self {
-            policy,
+        let mut arguments = Self {
+            policy: policy(input)?,
             key: None,
             cost: None,
             tier: None,
@@ -36,54 +36,73 @@ impl Parse for Arguments {
             denied: None,
             responds: false,
         };
-        let mut tier_at = None;
-        while !input.is_empty() {
-            input.parse::<Token![,]>().map_err(|error| {
-                Error::new(
-                    error.span(),
-                    format!("expected a comma, then {}", &EXPECTED[9..]),
-                )
-            })?;
-            if input.is_empty() {
-                break;
-            }
+        let mut tier_span = None;
+        while comma_and_more(input)? {
             let option: Ident = input
                 .parse()
                 .map_err(|error| Error::new(error.span(), EXPECTED))?;
-            match option.to_string().as_str() {
-                "key" => once(&option, &mut all.key, value(input)?)?,
-                "cost" => once(&option, &mut all.cost, value(input)?)?,
-                "tier" => {
-                    tier_at = Some(option.span());
-                    once(&option, &mut all.tier, value(input)?)?;
-                }
-                "denied" => once(&option, &mut all.denied, value(input)?)?,
-                "name" => once(&option, &mut all.name, name(input)?)?,
-                "respond" => all.responds = true,
-                "tiers" => all.tiers.extend(tiers(input)?),
-                other => {
-                    return Err(Error::new(
-                        option.span(),
-                        format!("unknown option `{other}`: {EXPECTED}"),
-                    ));
-                }
+            if option == "tier" {
+                tier_span = Some(option.span());
+            }
+            arguments.parse_option(&option, input)?;
+        }
+        arguments.check_tiers(tier_span, input)?;
+        Ok(arguments)
+    }
+}
+
+impl RateLimitArguments {
+    fn parse_option(&mut self, option: &Ident, input: ParseStream<'_>) -> Result<()> {
+        match option.to_string().as_str() {
+            "key" => once(option, &mut self.key, value(input)?),
+            "cost" => once(option, &mut self.cost, value(input)?),
+            "tier" => once(option, &mut self.tier, value(input)?),
+            "denied" => once(option, &mut self.denied, value(input)?),
+            "name" => once(option, &mut self.name, name(input)?),
+            "respond" => {
+                self.responds = true;
+                Ok(())
+            }
+            "tiers" => {
+                self.tiers.extend(tiers(input)?);
+                Ok(())
+            }
+            other => {
+                let message = format!("unknown option `{other}`: {EXPECTED}");
+                Err(Error::new(option.span(), message))
             }
         }
-        match (tier_at, all.tiers.is_empty()) {
-            (Some(at), true) => Err(Error::new(
-                at,
-                "a tier without tiers: expected tiers(premium = \"1_000/minute\"), too",
+    }
+
+    /// Checks that `tier` and `tiers` are given together.
+    fn check_tiers(&self, tier_span: Option<Span>, input: ParseStream<'_>) -> Result<()> {
+        match (tier_span, self.tiers.is_empty()) {
+            (Some(span), true) => Err(Error::new(
+                span,
+                "`tier` without `tiers`: expected tiers(premium = \"1_000/minute\") too",
             )),
             (None, false) => Err(Error::new(
                 input.span(),
-                "tiers without a tier: expected tier = …, too",
+                "`tiers` without `tier`: expected tier = … too",
             )),
-            _ => Ok(all),
+            _ => Ok(()),
         }
     }
 }
 
-/// `= value`
+/// Parses the comma before the next option. Returns `false` at the end.
+fn comma_and_more(input: ParseStream<'_>) -> Result<bool> {
+    if input.is_empty() {
+        return Ok(false);
+    }
+    input.parse::<Token![,]>().map_err(|error| {
+        let options = EXPECTED.trim_start_matches("expected ");
+        Error::new(error.span(), format!("expected a comma, then {options}"))
+    })?;
+    Ok(!input.is_empty())
+}
+
+/// Parses `= value`.
 fn value(input: ParseStream<'_>) -> Result<Expr> {
     input.parse::<Token![=]>()?;
     input.parse()
@@ -93,7 +112,7 @@ fn once<T>(option: &Ident, place: &mut Option<T>, value: T) -> Result<()> {
     if place.replace(value).is_some() {
         return Err(Error::new(
             option.span(),
-            format!("`{option}` is there twice: expected it once"),
+            format!("`{option}` is given twice: expected it once"),
         ));
     }
     Ok(())
@@ -106,7 +125,7 @@ fn name(input: ParseStream<'_>) -> Result<LitStr> {
     Ok(text)
 }
 
-/// A text that is a policy; where it is not, the error points into it.
+/// Parses a policy. An error points into its text.
 fn policy(input: ParseStream<'_>) -> Result<LitStr> {
     let text: LitStr = input.parse()?;
     match text.value().parse::<Policy>() {
@@ -115,7 +134,7 @@ fn policy(input: ParseStream<'_>) -> Result<LitStr> {
     }
 }
 
-/// `(premium = "1_000/minute", "very-large" = "10_000/minute")`
+/// Parses `(premium = "1_000/minute", "very-large" = "10_000/minute")`.
 fn tiers(input: ParseStream<'_>) -> Result<Vec<(String, LitStr)>> {
     let content;
     syn::parenthesized!(content in input);

@@ -1,13 +1,13 @@
-//! What becomes of the function.
+//! The expansion of a limited function.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{Error, ItemFn, Result, ReturnType, Type, parse2};
 
-use crate::arguments::Arguments;
+use crate::arguments::RateLimitArguments;
 
 pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> Result<TokenStream> {
-    let arguments: Arguments = parse2(arguments)?;
+    let arguments: RateLimitArguments = parse2(arguments)?;
     let function: ItemFn = parse2(function).map_err(|error| {
         Error::new(
             error.span(),
@@ -23,7 +23,7 @@ pub(crate) fn expand(arguments: TokenStream, function: TokenStream) -> Result<To
     Ok(limited(&arguments, function))
 }
 
-fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
+fn limited(arguments: &RateLimitArguments, mut function: ItemFn) -> TokenStream {
     let check = check(arguments);
     let body = &function.block;
     let limited = format_ident!("__tidegate_limited");
@@ -40,11 +40,11 @@ fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
     } else {
         let has_generics = !function.sig.generics.params.is_empty();
         let (annotation, declared) = match &function.sig.output {
-            // What the type names is used, and holds, as it is written.
+            // The declared type still determines the body's type.
             ReturnType::Type(_, kind) if matches!(**kind, Type::ImplTrait(_)) => {
                 let declared = quote! {
                     fn __tidegate_declared(answer: #kind) -> #kind { answer }
-                    let __tidegate_answer = __tidegate_declared(__tidegate_answer);
+                    let __tidegate_response = __tidegate_declared(__tidegate_response);
                 };
                 (
                     TokenStream::new(),
@@ -66,10 +66,10 @@ fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
                     return ::tidegate::attribute::IntoResponse::into_response(#limited);
                 }
             };
-            let __tidegate_answer #annotation = async move #body.await;
+            let __tidegate_response #annotation = async move #body.await;
             #declared
-            let __tidegate_answer = ::tidegate::attribute::IntoResponse::into_response(__tidegate_answer);
-            ::tidegate::attribute::told(__tidegate_answer, &__tidegate_verdict)
+            let __tidegate_response = ::tidegate::attribute::IntoResponse::into_response(__tidegate_response);
+            ::tidegate::attribute::with_headers(__tidegate_response, &__tidegate_verdict)
         }}
     };
     let ItemFn {
@@ -78,9 +78,9 @@ fn limited(arguments: &Arguments, mut function: ItemFn) -> TokenStream {
     quote! { #(#attrs)* #[allow(unused_braces)] #vis #sig #body }
 }
 
-/// Asks whether the call may go on.
-fn check(arguments: &Arguments) -> TokenStream {
-    let Arguments {
+/// Returns the expression that checks a call.
+fn check(arguments: &RateLimitArguments) -> TokenStream {
+    let RateLimitArguments {
         policy,
         key,
         cost,
@@ -89,7 +89,7 @@ fn check(arguments: &Arguments) -> TokenStream {
         name,
         ..
     } = arguments;
-    // The path of an item in the function: it has the type that a method is of in it.
+    // The path of an item inside the function. It contains the type that a method belongs to.
     let name = match name {
         Some(name) => quote! { || #name },
         None => quote! { || {
@@ -102,7 +102,7 @@ fn check(arguments: &Arguments) -> TokenStream {
     let key = key.as_ref().map(|key| quote! { .key(&(#key)) });
     let cost = cost.as_ref().map(|cost| quote! { .cost(#cost) });
     let tier = tier.as_ref().map(|tier| quote! { .tier(&(#tier)) });
-    // What the expressions make on their way is gone before the store is asked: a lock, say.
+    // Temporaries of the expressions, such as a lock, are dropped before the store is asked.
     quote! {{
         static __TIDEGATE_LIMITED: ::tidegate::attribute::LimitedFunction =
             ::tidegate::attribute::LimitedFunction::new(#name, #policy, &[#((#tier_names, #tier_policies)),*]);
@@ -111,7 +111,7 @@ fn check(arguments: &Arguments) -> TokenStream {
     }}
 }
 
-/// Whether it returns a `Result`, or an alias of one whose name ends so.
+/// Returns `true` for `Result`, and for aliases whose name ends with it.
 fn returns_result(output: &ReturnType) -> bool {
     let ReturnType::Type(_, kind) = output else {
         return false;

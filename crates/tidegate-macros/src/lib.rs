@@ -1,30 +1,35 @@
-//! `#[rate_limit("100/minute", key = ...)]`: see `tidegate::rate_limit`.
+//! The attribute macro `#[rate_limit("100/minute", key = ...)]`, see `tidegate::rate_limit`.
 
 mod arguments;
 mod expand;
 
 use proc_macro::TokenStream;
 
-/// Holds an async function to a limit.
+/// Limits the calls of an async function.
 ///
 /// ```ignore
 /// #[rate_limit("100/minute", key = user.id, cost = query.pages, tier = user.tier, tiers(premium = "1_000/minute"))]
 /// async fn search(user: User, query: Query) -> Result<Page, AppError> { ... }
 /// ```
 ///
-/// - The policy comes first. Text that is not one is an error of the compiler that points at the mistake.
-/// - `key = ...`: who is limited: anything that can be displayed, made of the arguments. Without it all calls share one limit.
-/// - `cost = ...`: what a call costs; 1 where not given.
-/// - `tier = ...` and `tiers(name = "policy", ...)`: other policies for some; where the tier is none of these, the first holds.
-/// - `name = "..."`: the policy's name, in what who is limited is told; the function's path where not given, so that a function
-///   that moves starts afresh. Functions of one name whose policies differ in limits and bursts only count together.
-/// - `denied = ...`: what is returned when the limit denies, made of the `Limited` by a closure.
-/// - `respond`: as an axum handler, whatever the return type is.
+/// - The policy comes first. An invalid policy is a compile error that points at the mistake.
+/// - `key = ...`: the key, any expression of the arguments that implements `Display`. Without it
+///   all calls share one limit.
+/// - `cost = ...`: the cost of a call. The default is 1.
+/// - `tier = ...` and `tiers(name = "policy", ...)`: other policies for some keys. An unknown tier
+///   uses the first policy.
+/// - `name = "..."`: the policy's name, which clients see. The default is the function's path, so
+///   moving a function resets its counters. Functions with the same name whose policies differ only
+///   in limits and bursts share counters.
+/// - `denied = ...`: a closure that turns the `Limited` into the return value.
+/// - `respond`: treats the function as an axum handler, whatever its return type.
 ///
-/// A function that returns a `Result`, or something whose name ends so, returns `Err(Limited.into())` when it is denied. Any other is taken for an axum
-/// handler: it returns a response, of 429 when it is denied (feature `axum`).
+/// A function that returns a `Result`, or a type whose name ends with it, returns
+/// `Err(Limited.into())` when it is denied. Any other function is treated as an axum handler: it
+/// returns a response, with status 429 when it is denied (feature `axum`).
 ///
-/// Counts are kept in memory, or wherever `tidegate::attribute::connect` has said at the start of the program.
+/// Counters are in memory, or on the store that `tidegate::attribute::connect` has set at the start
+/// of the program.
 #[proc_macro_attribute]
 pub fn rate_limit(arguments: TokenStream, function: TokenStream) -> TokenStream {
     expand::expand(arguments.into(), function.into())

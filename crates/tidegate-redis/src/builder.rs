@@ -1,4 +1,4 @@
-//! Making a store.
+//! The builder of a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,33 +7,50 @@ use tidegate_core::{ManualClock, remote};
 use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
-use crate::command::GivenTime;
-use crate::dial::{Dialer, told};
+use crate::connection::Connection;
+use crate::dial::{Dialer, describe};
 use crate::health::Health;
-use crate::line::Line;
+use crate::operation::ManualTime;
 use crate::runtime::OwnRuntime;
 use crate::store::{RedisStore, Route, Shared};
 use crate::url::{RedisUrl, Topology, UrlError};
 
-/// Why there is no store.
+/// The error for a store that cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConnectError {
-    /// The URL is not one.
+pub enum RedisConnectError {
+    /// The URL is invalid.
     #[error(transparent)]
     Url(#[from] UrlError),
-    /// A certificate or key cannot be read, or a thread not be started.
+    /// A certificate or key cannot be read, or a thread cannot be started.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// Redis cannot be reached, or does not let us in.
+    /// Redis cannot be reached, or refuses the credentials.
     #[error("{0}")]
     Redis(String),
-    /// There is no tokio runtime here.
-    #[error("no tokio runtime here: connect inside one, or with connect_blocking()")]
+    /// There is no tokio runtime.
+    #[error("no tokio runtime: expected a call inside one, or connect_blocking()")]
     NoRuntime,
 }
 
-/// What configures a [`RedisStore`]. All but the time can stand in the URL as well.
+/// A builder for [`RedisStore`]. The URL can set everything except the manual time.
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tidegate_redis::RedisStore;
+///
+/// # async fn example() -> Result<(), tidegate_redis::RedisConnectError> {
+/// let store = RedisStore::builder("redis://127.0.0.1/")
+///     .prefix("app")
+///     .timeout(Duration::from_millis(20))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisStoreBuilder {
     url: Result<RedisUrl, UrlError>,
@@ -41,7 +58,7 @@ pub struct RedisStoreBuilder {
 }
 
 impl RedisStore {
-    /// What configures a store at a URL.
+    /// Returns a builder for a store at a URL.
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder {
             url: url.parse(),
@@ -49,32 +66,45 @@ impl RedisStore {
         }
     }
 
-    /// Whether a URL is one that a store can be at.
-    ///
-    /// # Errors
-    /// If it is not.
-    pub fn check_url(url: &str) -> Result<(), UrlError> {
-        url.parse::<RedisUrl>().map(drop)
-    }
-
     /// Connects to the Redis at a URL.
     ///
     /// # Errors
-    /// If the URL is not one, or Redis cannot be reached. [`RedisStoreBuilder::lazily`] goes on without.
-    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+    ///
+    /// Returns an error if the URL is invalid or Redis cannot be reached. Use
+    /// [`RedisStoreBuilder::lazily`] to start without Redis.
+    pub async fn connect(url: &str) -> Result<Self, RedisConnectError> {
         Self::builder(url).connect().await
     }
 
-    /// Connects to the Redis at a URL, for programs without an async runtime: a thread does what there is to do.
+    /// Connects to the Redis at a URL, for programs without an async runtime. The store runs its own
+    /// thread.
     ///
     /// # Errors
-    /// If the URL is not one, or Redis cannot be reached.
-    pub fn connect_blocking(url: &str) -> Result<Self, ConnectError> {
+    ///
+    /// Returns an error if the URL is invalid or Redis cannot be reached.
+    pub fn connect_blocking(url: &str) -> Result<Self, RedisConnectError> {
         Self::builder(url).connect_blocking()
     }
 }
 
 impl RedisStoreBuilder {
+    /// Parses a URL whose options are partly the caller's. `own_option` gets every option that is
+    /// not the store's, and returns `Ok(true)` if it is one of the caller's.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL is invalid, or if an option is unknown.
+    #[doc(hidden)] // For Tidegate's own limiters.
+    pub fn parse(
+        url: &str,
+        own_option: impl FnMut(&str, &str) -> Result<bool, String>,
+    ) -> Result<Self, UrlError> {
+        Ok(Self {
+            url: Ok(RedisUrl::parse(url, own_option)?),
+            is_lazy: false,
+        })
+    }
+
     fn set(mut self, change: impl FnOnce(&mut RedisUrl)) -> Self {
         if let Ok(url) = &mut self.url {
             change(url);
@@ -82,28 +112,44 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// What every name in Redis begins with; `tg:` where not given.
+    /// Sets the prefix of all keys in Redis. The default is `tg`.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         self.set(|url| url.settings.prefix = prefix.into())
     }
 
-    /// Within what time a check is answered, by Redis or by the failure policy; 50 ms where not given.
+    /// Sets the time within which a check is answered, by Redis or by the failure policy. The
+    /// default is 50 ms.
     pub fn timeout(self, timeout: Duration) -> Self {
-        self.set(|url| url.settings.deadline = timeout)
+        self.set(|url| {
+            url.settings.timeout = timeout;
+            url.settings.has_timeout = true;
+        })
     }
 
-    /// Gives the script the time of a clock in place of the server's, and keeps what it writes for `keep`: for
-    /// simulations and tests. Whoever shares the records must share the clock; a limiter on it needs `deny_cache(0)`, as
-    /// denials are remembered by this process' own time.
-    pub fn given_time(self, clock: ManualClock, keep: Duration) -> Self {
+    /// Sets the timeout, unless the URL has set one.
+    #[doc(hidden)] // For Tidegate's own commands.
+    pub fn default_timeout(self, timeout: Duration) -> Self {
+        self.set(|url| {
+            if !url.settings.has_timeout {
+                url.settings.timeout = timeout;
+            }
+        })
+    }
+
+    /// Uses a manual clock instead of the server's, and keeps records for `keep`. For simulations
+    /// and tests.
+    ///
+    /// All processes that share the records must share the clock. A limiter on this store needs
+    /// `deny_cache(0)`, because the deny cache uses this process's own time.
+    pub fn manual_time(self, clock: ManualClock, keep: Duration) -> Self {
         let keep_ms = u64::try_from(keep.as_millis())
             .unwrap_or(u64::MAX)
             .clamp(1, 1 << 52);
-        self.set(|url| url.settings.given = Some(GivenTime { clock, keep_ms }))
+        self.set(|url| url.settings.manual_time = Some(ManualTime { clock, keep_ms }))
     }
 
-    /// Does not wait for Redis, and does not fail without it: for programs that should start while Redis is gone. The
-    /// connection is made in the background; until there is one, the failure policy answers.
+    /// Connects in the background, for programs that should start while Redis is unavailable. Until
+    /// there is a connection, the failure policy answers.
     pub fn lazily(mut self) -> Self {
         self.is_lazy = true;
         self
@@ -112,26 +158,33 @@ impl RedisStoreBuilder {
     /// Connects.
     ///
     /// # Errors
-    /// If the URL is not one, or Redis cannot be reached.
-    pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+    ///
+    /// Returns an error if the URL is invalid or Redis cannot be reached.
+    pub async fn connect(self) -> Result<RedisStore, RedisConnectError> {
+        let runtime = Handle::try_current().map_err(|_| RedisConnectError::NoRuntime)?;
         let is_lazy = self.is_lazy;
-        self.prepared(runtime, None)?.joined(is_lazy).await
+        self.unconnected(runtime, None)?.connect(is_lazy).await
     }
 
-    /// Connects, for programs without an async runtime: a thread does what there is to do.
+    /// Connects, for programs without an async runtime. The store runs its own thread.
     ///
     /// # Errors
-    /// If the URL is not one, or Redis cannot be reached.
-    pub fn connect_blocking(self) -> Result<RedisStore, ConnectError> {
+    ///
+    /// Returns an error if the URL is invalid or Redis cannot be reached.
+    pub fn connect_blocking(self) -> Result<RedisStore, RedisConnectError> {
         let own = OwnRuntime::start()?;
         let (handle, is_lazy) = (own.handle().clone(), self.is_lazy);
-        let prepared = self.prepared(handle.clone(), Some(own))?;
-        let joining = handle.spawn(prepared.joined(is_lazy));
-        remote::wait(joining).map_err(|error| ConnectError::Io(std::io::Error::other(error)))?
+        let store = self.unconnected(handle.clone(), Some(own))?;
+        let connecting = handle.spawn(store.connect(is_lazy));
+        remote::wait(connecting)
+            .map_err(|error| RedisConnectError::Io(std::io::Error::other(error)))?
     }
 
-    fn prepared(self, runtime: Handle, own: Option<OwnRuntime>) -> Result<Prepared, ConnectError> {
+    fn unconnected(
+        self,
+        runtime: Handle,
+        own: Option<OwnRuntime>,
+    ) -> Result<UnconnectedStore, RedisConnectError> {
         let url = self.url?.checked()?;
         let settings = url.settings.clone();
         let dialer = Dialer::new(url)?;
@@ -143,8 +196,12 @@ impl RedisStoreBuilder {
                 Arc::clone(&health),
                 runtime.clone(),
             )),
-            (None, _) => return Err(ConnectError::Redis("the URL leads nowhere".to_owned())),
-            (Some(destination), _) => Route::Single(Line::new(
+            (None, _) => {
+                return Err(RedisConnectError::Redis(
+                    "the URL names no server".to_owned(),
+                ));
+            }
+            (Some(destination), _) => Route::Single(Connection::new(
                 dialer.clone(),
                 destination,
                 false,
@@ -152,7 +209,7 @@ impl RedisStoreBuilder {
                 runtime.clone(),
             )),
         };
-        Ok(Prepared(Shared {
+        Ok(UnconnectedStore(Shared {
             route,
             settings,
             health,
@@ -163,23 +220,26 @@ impl RedisStoreBuilder {
 }
 
 /// A store that has not connected yet.
-struct Prepared(Shared);
+struct UnconnectedStore(Shared);
 
-impl Prepared {
-    async fn joined(self, is_lazy: bool) -> Result<RedisStore, ConnectError> {
+impl UnconnectedStore {
+    async fn connect(self, is_lazy: bool) -> Result<RedisStore, RedisConnectError> {
         match &self.0.route {
-            Route::Single(line) if is_lazy => line.connect_lazily(),
+            Route::Single(connection) if is_lazy => connection.connect_lazily(),
             Route::Cluster(cluster) if is_lazy => cluster.connect_lazily(),
-            Route::Single(line) => {
-                line.connect().await.map_err(|error| {
-                    ConnectError::Redis(format!("{}: {}", line.destination(), told(&error)))
+            Route::Single(connection) => {
+                connection.connect().await.map_err(|error| {
+                    RedisConnectError::Redis(format!(
+                        "{}: {}",
+                        connection.destination(),
+                        describe(&error)
+                    ))
                 })?;
             }
             Route::Cluster(cluster) => {
-                cluster
-                    .connect()
-                    .await
-                    .map_err(|error| ConnectError::Redis(format!("cluster: {}", told(&error))))?;
+                cluster.connect().await.map_err(|error| {
+                    RedisConnectError::Redis(format!("cluster: {}", describe(&error)))
+                })?;
             }
         }
         Ok(RedisStore::of(self.0))

@@ -1,7 +1,8 @@
-//! A Redis Cluster: which node has which slot, and where to go when that has changed.
+//! A Redis Cluster: which node owns which slot, and redirects.
 //!
-//! The client library's own cluster connection sends again what it lost the answer to; a check that may have been counted
-//! must not be. So the way is found here: one line a node, and redirects, which say that nothing was executed, followed.
+//! The client library's cluster connection sends a command again if its reply was lost. A check
+//! that may have been counted must not be sent again, so slots are tracked here: one connection per
+//! node, and only redirects, which mean that nothing was executed, are followed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,30 +15,30 @@ use redis::{RedisResult, Value};
 use tidegate_core::Breaker;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::command::Ask;
+use crate::connection::{Batch, Connection, NotExecuted, SendError, SendResult};
 use crate::dial::{Destination, Dialer};
-use crate::error::AskError;
+use crate::error::CallError;
 use crate::health::Health;
 use crate::key::slot;
-use crate::line::{Line, NotExecuted, Outcome, Parcel, Trouble};
-use crate::reply::Answer;
-use crate::url::{Address, known_host};
+use crate::operation::Operation;
+use crate::reply::Reply;
+use crate::url::{Address, host_or};
 
 const SLOTS: usize = 16_384;
 
-/// At most so often the nodes are asked who has which slot.
+/// The minimum time between two queries of the slot owners.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// So many redirects are followed at once; nodes that send to and fro do not agree yet.
+/// The number of redirects followed at once. Nodes that keep redirecting do not agree yet.
 const MAX_REDIRECTS: usize = 4;
 
-/// A node that says that it cannot now is asked so often again.
+/// The number of times that a node which cannot execute now is asked again.
 const MAX_REFUSALS: usize = 2;
 
-/// How long to wait before asking again a node that said to.
+/// The delay before a node is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(5);
 
-/// Clones share.
+/// A cluster. Clones share its connections.
 #[derive(Clone)]
 pub(crate) struct Cluster(Arc<Shared>);
 
@@ -46,9 +47,9 @@ struct Shared {
     seeds: Vec<Address>,
     health: Arc<Health>,
     runtime: tokio::runtime::Handle,
-    lines: Mutex<HashMap<Address, Line>>,
-    /// The line of each slot's owner, where it is known.
-    owners: ArcSwap<Vec<Option<Line>>>,
+    connections: Mutex<HashMap<Address, Connection>>,
+    /// The connection to each slot's owner, if it is known.
+    owners: ArcSwap<Vec<Option<Connection>>>,
     refresh: Mutex<Refresh>,
 }
 
@@ -56,15 +57,61 @@ struct Shared {
 struct Refresh {
     is_running: bool,
     last: Option<Instant>,
-    /// What went wrong the last time.
+    /// The error of the last query.
     error: Option<Arc<str>>,
 }
 
-/// Where an ask goes.
-enum Target {
-    Owner,
-    /// A node that is about to become the owner.
-    Heir(Address),
+/// The redirects of one operation so far.
+struct RedirectPath {
+    slot: u16,
+    /// The node that is about to own the slot, if the last reply named one.
+    next_owner: Option<Address>,
+    redirects: usize,
+    refusals: usize,
+    last_error: Arc<str>,
+}
+
+impl RedirectPath {
+    fn new(slot: u16) -> Self {
+        Self {
+            slot,
+            next_owner: None,
+            redirects: 0,
+            refusals: 0,
+            last_error: "no node answered in time".into(),
+        }
+    }
+
+    /// Records why a node did not execute the operation.
+    fn redirected(&mut self, reason: NotExecuted) {
+        self.next_owner = None;
+        match reason {
+            NotExecuted::Moved(_) => {
+                self.last_error = "the nodes do not agree on the owner of this slot".into();
+                self.redirects += 1;
+            }
+            NotExecuted::Ask(address) => {
+                self.next_owner = Some(address);
+                self.redirects += 1;
+            }
+            NotExecuted::TryAgain => {
+                self.last_error = "the slot is moving from one node to another".into();
+                self.redirects = MAX_REDIRECTS;
+            }
+            NotExecuted::ReadOnly => {
+                self.last_error = "the owner of the slot has become a replica".into();
+                self.refusals += 1;
+            }
+            NotExecuted::Later(reason) => {
+                self.last_error = reason;
+                self.refusals += 1;
+            }
+        }
+    }
+
+    fn must_wait(&self) -> bool {
+        self.redirects >= MAX_REDIRECTS || self.refusals > 0
+    }
 }
 
 impl Cluster {
@@ -79,180 +126,178 @@ impl Cluster {
             seeds,
             health,
             runtime,
-            lines: Mutex::new(HashMap::new()),
+            connections: Mutex::new(HashMap::new()),
             owners: ArcSwap::from_pointee(vec![None; SLOTS]),
             refresh: Mutex::new(Refresh::default()),
         }))
     }
 
-    /// Finds out who has which slot.
+    /// Queries the slot owners.
     pub(crate) async fn connect(&self) -> RedisResult<()> {
         self.0.find_owners().await
     }
 
-    /// Finds out in the background who has which slot.
+    /// Queries the slot owners in the background.
     pub(crate) fn connect_lazily(&self) {
         self.0.refresh();
     }
 
-    /// Asks, and follows redirects until the deadline.
-    pub(crate) async fn ask(&self, ask: Ask, deadline: Instant) -> Result<Answer, AskError> {
-        self.0.follow(ask, deadline).await
+    /// Sends an operation, and follows redirects until the deadline.
+    pub(crate) async fn send(
+        &self,
+        operation: Operation,
+        deadline: Instant,
+    ) -> Result<Reply, CallError> {
+        self.0.follow(operation, deadline).await
     }
 
-    /// Asks all: what has one owner travels together. What is redirected goes on for itself.
-    pub(crate) async fn ask_many(
+    /// Sends many operations. Those with one owner share a round trip; redirected ones continue on
+    /// their own.
+    pub(crate) async fn send_many(
         &self,
-        asks: Vec<Ask>,
+        operations: Vec<Operation>,
         deadline: Instant,
-    ) -> Vec<Result<Answer, AskError>> {
-        let trips = self.0.by_owner(&asks).into_iter().map(|(line, places)| {
-            let parcel = Parcel::of(
-                places
-                    .iter()
-                    .filter_map(|place| asks.get(*place).cloned())
-                    .collect(),
-            );
-            async move { (places, line.send(parcel, deadline).await) }
+    ) -> Vec<Result<Reply, CallError>> {
+        let owners = self.0.by_owner(&operations).into_iter();
+        let trips = owners.map(|(connection, indexes)| {
+            let own = indexes
+                .iter()
+                .filter_map(|index| operations.get(*index).cloned());
+            let batch = Batch::new(own.collect());
+            async move { (indexes, connection.send(batch, deadline).await) }
         });
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; asks.len()];
-        for (places, answers) in join_all(trips).await {
-            for (place, answer) in places.into_iter().zip(answers) {
-                if let Some(outcome) = outcomes.get_mut(place) {
-                    *outcome = Some(answer);
+        let mut results: Vec<Option<SendResult>> = vec![None; operations.len()];
+        for (indexes, own) in join_all(trips).await {
+            for (index, result) in indexes.into_iter().zip(own) {
+                if let Some(place) = results.get_mut(index) {
+                    *place = Some(result);
                 }
             }
         }
-        let rest = asks.into_iter().zip(outcomes).map(|(ask, outcome)| async {
-            match outcome {
-                Some(Ok(answer)) => Ok(answer),
-                Some(Err(Trouble::Failed(error))) => Err(self.0.failed(error)),
-                Some(Err(Trouble::Not(_))) | None => self.0.follow(ask, deadline).await,
-            }
-        });
+        let rest = operations
+            .into_iter()
+            .zip(results)
+            .map(|(operation, result)| async {
+                match result {
+                    Some(Ok(reply)) => Ok(reply),
+                    Some(Err(SendError::Failed(error))) => Err(self.0.failed(error)),
+                    Some(Err(SendError::NotExecuted(_))) | None => {
+                        self.0.follow(operation, deadline).await
+                    }
+                }
+            });
         join_all(rest).await
     }
 
-    /// A connection to one of the nodes, if there is any.
+    /// Returns a connection to any node.
     pub(crate) fn any_connection(&self) -> Option<redis::aio::MultiplexedConnection> {
-        self.0.lines.lock().values().find_map(Line::connection)
+        self.0
+            .connections
+            .lock()
+            .values()
+            .find_map(Connection::multiplexed)
     }
 
-    /// Of all nodes, the worst; trips under way, and asks that wait.
+    /// Returns the worst breaker state of all nodes, the round trips in flight, and the operations
+    /// waiting.
     pub(crate) fn condition(&self) -> (Breaker, usize, usize) {
-        let lines = self.0.lines.lock();
-        let worst = lines
+        let connections = self.0.connections.lock();
+        let worst = connections
             .values()
-            .map(Line::breaker)
+            .map(Connection::breaker)
             .max()
             .unwrap_or(Breaker::Open);
-        let (flights, waiting) = lines
+        let (in_flight, waiting) = connections
             .values()
-            .map(Line::load)
+            .map(Connection::load)
             .fold((0, 0), |sum, load| (sum.0 + load.0, sum.1 + load.1));
-        (worst, flights, waiting)
+        (worst, in_flight, waiting)
     }
 }
 
 impl Shared {
-    /// The line to a node, made if need be.
-    fn line(&self, address: &Address) -> Line {
-        let mut lines = self.lines.lock();
-        if let Some(line) = lines.get(address) {
-            return line.clone();
+    /// Returns the connection to a node, and creates it if necessary.
+    fn connection(&self, address: &Address) -> Connection {
+        let mut connections = self.connections.lock();
+        if let Some(connection) = connections.get(address) {
+            return connection.clone();
         }
         let destination = Destination::Node(address.clone());
-        let line = Line::new(
+        let connection = Connection::new(
             self.dialer.clone(),
             destination,
             true,
             Arc::clone(&self.health),
             self.runtime.clone(),
         );
-        line.connect_lazily();
-        lines.insert(address.clone(), line.clone());
-        line
+        connection.connect_lazily();
+        connections.insert(address.clone(), connection.clone());
+        connection
     }
 
-    fn owner(&self, slot: u16) -> Option<Line> {
+    fn owner(&self, slot: u16) -> Option<Connection> {
         self.owners.load().get(usize::from(slot)).cloned().flatten()
     }
 
-    /// The places of the asks of each owner. Those without one are left out.
-    fn by_owner(&self, asks: &[Ask]) -> Vec<(Line, Vec<usize>)> {
-        let mut groups: Vec<(Line, Vec<usize>)> = Vec::new();
-        for (place, ask) in asks.iter().enumerate() {
-            let Some(owner) = self.owner(slot(&ask.name)) else {
+    /// Groups the indexes of operations by owner. Operations without a known owner are left out.
+    fn by_owner(&self, operations: &[Operation]) -> Vec<(Connection, Vec<usize>)> {
+        let mut groups: Vec<(Connection, Vec<usize>)> = Vec::new();
+        for (index, operation) in operations.iter().enumerate() {
+            let Some(owner) = self.owner(slot(&operation.name)) else {
                 continue;
             };
-            match groups.iter_mut().find(|(line, _)| line.is(&owner)) {
-                Some((_, places)) => places.push(place),
-                None => groups.push((owner, vec![place])),
+            match groups
+                .iter_mut()
+                .find(|(connection, _)| connection.is_same(&owner))
+            {
+                Some((_, indexes)) => indexes.push(index),
+                None => groups.push((owner, vec![index])),
             }
         }
         groups
     }
 
-    async fn follow(self: &Arc<Self>, ask: Ask, deadline: Instant) -> Result<Answer, AskError> {
-        let slot = slot(&ask.name);
-        let mut target = Target::Owner;
-        let mut last: Arc<str> = "no node answered in time".into();
-        let (mut redirects, mut refusals) = (0, 0);
-        while Instant::now() < deadline && refusals <= MAX_REFUSALS {
-            let (line, is_asking) = match &target {
-                Target::Owner => (self.owner(slot), false),
-                Target::Heir(address) => (Some(self.line(address)), true),
-            };
-            let Some(line) = line else {
-                if let Some(why) = self.refresh_failed() {
+    /// Sends an operation, and follows redirects until the deadline.
+    async fn follow(
+        self: &Arc<Self>,
+        operation: Operation,
+        deadline: Instant,
+    ) -> Result<Reply, CallError> {
+        let mut path = RedirectPath::new(slot(&operation.name));
+        while Instant::now() < deadline && path.refusals <= MAX_REFUSALS {
+            let Some(connection) = self.target(&path) else {
+                if let Some(reason) = self.refresh_failed() {
                     self.refresh();
-                    return Err(AskError::BreakerOpen(why));
+                    return Err(CallError::BreakerOpen(reason));
                 }
                 self.wait_for_owners(deadline).await;
                 continue;
             };
-            let outcome = line
-                .send(
-                    Parcel {
-                        is_asking,
-                        ..Parcel::of(vec![ask.clone()])
-                    },
-                    deadline,
-                )
-                .await
-                .pop();
-            target = Target::Owner;
-            match outcome {
-                Some(Ok(answer)) => return Ok(answer),
-                Some(Err(Trouble::Failed(error))) => return Err(self.failed(error)),
-                Some(Err(Trouble::Not(NotExecuted::Moved(address)))) => {
-                    last = "the nodes do not agree who has this slot".into();
-                    self.moved(slot, &address);
-                    redirects += 1;
-                }
-                Some(Err(Trouble::Not(NotExecuted::Ask(address)))) => {
-                    target = Target::Heir(address);
-                    redirects += 1;
-                }
-                Some(Err(Trouble::Not(NotExecuted::TryAgain))) => {
-                    last = "the key's slot is on its way from one node to another".into();
-                    redirects = MAX_REDIRECTS;
-                }
-                Some(Err(Trouble::Not(NotExecuted::ReadOnly))) => {
-                    last = "the owner of the slot has become a replica".into();
-                    refusals += 1;
-                }
-                Some(Err(Trouble::Not(NotExecuted::Later(why)))) => {
-                    last = why;
-                    refusals += 1;
+            let batch = Batch::single(operation.clone(), path.next_owner.is_some());
+            match connection.send(batch, deadline).await.pop() {
+                Some(Ok(reply)) => return Ok(reply),
+                Some(Err(SendError::Failed(error))) => return Err(self.failed(error)),
+                Some(Err(SendError::NotExecuted(reason))) => {
+                    if let NotExecuted::Moved(address) = &reason {
+                        self.moved(path.slot, address);
+                    }
+                    path.redirected(reason);
                 }
                 None => break,
             }
-            if redirects >= MAX_REDIRECTS || refusals > 0 {
+            if path.must_wait() {
                 self.wait_for_owners(deadline).await;
             }
         }
-        Err(AskError::Refused(last))
+        Err(CallError::Refused(path.last_error))
+    }
+
+    /// Returns the connection that an operation is sent to next.
+    fn target(&self, path: &RedirectPath) -> Option<Connection> {
+        match &path.next_owner {
+            Some(address) => Some(self.connection(address)),
+            None => self.owner(path.slot),
+        }
     }
 
     async fn wait_for_owners(self: &Arc<Self>, deadline: Instant) {
@@ -260,7 +305,7 @@ impl Shared {
         sleep_until(deadline.min(Instant::now() + AGAIN_AFTER)).await;
     }
 
-    /// Why nobody is known to have a slot, if that has been asked for.
+    /// Returns why a slot has no known owner, if the owners have been queried.
     fn refresh_failed(&self) -> Option<Arc<str>> {
         let refresh = self.refresh.lock();
         refresh.last?;
@@ -272,33 +317,33 @@ impl Shared {
         )
     }
 
-    /// A node that fails may have been replaced.
-    fn failed(self: &Arc<Self>, error: AskError) -> AskError {
-        if matches!(
-            error,
-            AskError::Disconnected(_) | AskError::BreakerOpen(_) | AskError::Timeout
-        ) {
+    /// Queries the owners again after a failure: the node may have been replaced.
+    fn failed(self: &Arc<Self>, error: CallError) -> CallError {
+        if error.is_outage() {
             self.refresh();
         }
         error
     }
 
     fn moved(self: &Arc<Self>, slot: u16, to: &Address) {
-        let line = self.line(to);
-        if self.owner(slot).is_some_and(|owner| owner.is(&line)) {
+        let connection = self.connection(to);
+        if self
+            .owner(slot)
+            .is_some_and(|owner| owner.is_same(&connection))
+        {
             return;
         }
         self.owners.rcu(|owners| {
             let mut owners = (**owners).clone();
             if let Some(owner) = owners.get_mut(usize::from(slot)) {
-                *owner = Some(line.clone());
+                *owner = Some(connection.clone());
             }
             owners
         });
         self.refresh();
     }
 
-    /// Asks who has which slot, in the background; not while that is being done, nor right after.
+    /// Queries the owners in the background, unless that is running or was done just now.
     fn refresh(self: &Arc<Self>) {
         let mut refresh = self.refresh.lock();
         if refresh.is_running
@@ -311,7 +356,7 @@ impl Shared {
         refresh.is_running = true;
         let shared = Arc::clone(self);
         self.runtime.spawn(async move {
-            // Who needs it will trigger it again.
+            // A caller that needs the owners starts another query.
             let error = shared
                 .find_owners()
                 .await
@@ -325,21 +370,21 @@ impl Shared {
         });
     }
 
-    /// Asks the nodes that answer, and then those of the URL, until one has told all.
+    /// Asks the known nodes, and then those of the URL, until one returns the owners.
     async fn find_owners(self: &Arc<Self>) -> RedisResult<()> {
-        let mut known: Vec<(Address, Line)> = self
-            .lines
+        let mut known: Vec<(Address, Connection)> = self
+            .connections
             .lock()
             .iter()
-            .map(|(at, line)| (at.clone(), line.clone()))
+            .map(|(at, connection)| (at.clone(), connection.clone()))
             .collect();
-        // A node that is cut off from the others knows how things were: not always the same one is asked first.
+        // An isolated node has an old view, so not always the same one is asked first.
         fastrand::shuffle(&mut known);
-        for (address, line) in known {
-            if let Some(connection) = line.connection()
+        for (address, connection) in known {
+            if let Some(connection) = connection.multiplexed()
                 && let Ok(ranges) = self.ranges(connection, &address).await
             {
-                self.take_over(&ranges);
+                self.set_owners(&ranges);
                 return Ok(());
             }
         }
@@ -355,7 +400,7 @@ impl Shared {
             };
             match ranges {
                 Ok(ranges) => {
-                    self.take_over(&ranges);
+                    self.set_owners(&ranges);
                     return Ok(());
                 }
                 Err(error) => last = Some(error),
@@ -368,58 +413,57 @@ impl Shared {
         &self,
         mut connection: redis::aio::MultiplexedConnection,
         asked: &Address,
-    ) -> RedisResult<Vec<Range>> {
+    ) -> RedisResult<Vec<SlotRange>> {
         let command = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
         let answer = timeout(
-            self.dialer.url().settings.connect_timeout,
+            self.dialer.settings().connect_timeout,
             command.query_async::<Vec<Value>>(&mut connection),
         );
         let invalid = |message| redis::RedisError::from((redis::ErrorKind::Client, message));
         let values = answer
             .await
-            .map_err(|_| invalid("a node did not say in time who has which slot"))??;
-        let ranges: Vec<Range> = values
+            .map_err(|_| invalid("a node did not return the slot owners in time"))??;
+        let ranges: Vec<SlotRange> = values
             .iter()
-            .filter_map(|value| Range::read(value, asked))
+            .filter_map(|value| SlotRange::parse(value, asked))
             .collect();
         if ranges.is_empty() {
-            return Err(invalid(
-                "no slot has an owner: is this a cluster, and complete?",
-            ));
+            return Err(invalid("no slot has an owner: expected a complete cluster"));
         }
         Ok(ranges)
     }
 
-    fn take_over(&self, ranges: &[Range]) {
+    fn set_owners(&self, ranges: &[SlotRange]) {
         let mut owners = vec![None; SLOTS];
         for range in ranges {
-            let line = self.line(&range.owner);
+            let connection = self.connection(&range.owner);
             for owner in owners
                 .iter_mut()
                 .take(usize::from(range.last) + 1)
                 .skip(usize::from(range.first))
             {
-                *owner = Some(line.clone());
+                *owner = Some(connection.clone());
             }
         }
         self.owners.store(Arc::new(owners));
-        // Nodes that have nothing any more are left alone; one that is about to get something is found by its redirects.
-        self.lines
+        // Nodes without slots are dropped. A node that is about to get one is found by its
+        // redirects.
+        self.connections
             .lock()
             .retain(|address, _| ranges.iter().any(|range| range.owner == *address));
     }
 }
 
-/// Slots that one node has.
-struct Range {
+/// The slots that one node owns.
+struct SlotRange {
     first: u16,
     last: u16,
     owner: Address,
 }
 
-impl Range {
-    /// `[first, last, [host, port, …], …]`: the owner comes first, replicas after it.
-    fn read(value: &Value, asked: &Address) -> Option<Self> {
+impl SlotRange {
+    /// Parses `[first, last, [host, port, …], …]`. The owner comes first, then the replicas.
+    fn parse(value: &Value, asked: &Address) -> Option<Self> {
         let Value::Array(parts) = value else {
             return None;
         };
@@ -433,7 +477,7 @@ impl Range {
             Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
             _ => String::new(),
         };
-        let host = known_host(&host, &asked.host).to_owned();
+        let host = host_or(&host, &asked.host).to_owned();
         let owner = Address {
             host,
             port: u16::try_from(*port).ok()?,

@@ -1,217 +1,134 @@
-//! Commands: one for operations that can travel together.
-
-use std::time::Duration;
+//! Redis commands for operations that share a call.
 
 use redis::Cmd;
-use tidegate_core::{Claims, Cost, Key, ManualClock};
 
-use crate::plan::RedisPlan;
-use crate::script::{Load, Script, Task};
-use crate::settings::MAX_BATCH;
+use crate::operation::{ManualTime, Operation, OperationKind};
+use crate::script::{BatchSize, Script, ScriptTask};
 
-/// An operation on a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    Check,
-    Refund,
-    /// Gives back the ask's cost as far as it still counts where the request was counted.
-    Settle(Claims),
-    /// Takes the ask's cost, or as much of it as fits.
-    Charge,
-    Reset,
-    /// Stores some bytes under the ask's name for some time, if there is nothing yet.
-    Put(Vec<u8>, Duration),
-    /// Deletes what is stored under the ask's name, and returns it.
-    Take,
-}
-
-impl Act {
-    /// The task of the generic script.
-    fn task(&self) -> Option<Task> {
-        match self {
-            Self::Check => Some(Task::Check),
-            Self::Refund => Some(Task::Refund),
-            Self::Settle(_) => Some(Task::Settle),
-            Self::Charge => Some(Task::Charge),
-            Self::Reset | Self::Put(..) | Self::Take => None,
+/// Returns the script that executes these operations, if one does.
+pub(crate) fn script<'a>(operations: &[&'a Operation], is_atomic: bool) -> Option<&'a Script> {
+    let first = operations.first()?;
+    match first.kind.task()? {
+        ScriptTask::Check if !is_atomic => {
+            let own = first.plan.check_script(batch_size(operations));
+            Some(own.unwrap_or_else(|| Script::generic()))
         }
-    }
-}
-
-/// One thing to do to one key.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) plan: RedisPlan,
-    pub(crate) act: Act,
-    pub(crate) name: Vec<u8>,
-    pub(crate) cost: Cost,
-}
-
-impl Ask {
-    pub(crate) fn new(plan: &RedisPlan, act: Act, key: Key<'_>, cost: Cost) -> Self {
-        Self {
-            plan: plan.clone(),
-            act,
-            name: plan.name(key),
-            cost,
-        }
-    }
-
-    /// Under the name of one of the key's receipts.
-    pub(crate) fn for_receipt(mut self, id: &str) -> Self {
-        self.name.extend_from_slice(b":r:");
-        self.name.extend_from_slice(id.as_bytes());
-        self
-    }
-
-    /// The work for Redis, a check of one limit being 1. A settlement may rewrite a part of a log, and travels alone.
-    pub(crate) fn weight(&self) -> usize {
-        match self.act {
-            Act::Settle(_) if self.plan.log_count() > 0 => MAX_BATCH,
-            _ => self.plan.weight(),
-        }
-    }
-
-    /// Whether one script call can do both.
-    pub(crate) fn goes_with(&self, other: &Self) -> bool {
-        self.act == other.act
-            && matches!(self.act, Act::Check | Act::Reset)
-            && self.plan.is(&other.plan)
-    }
-}
-
-/// The script that does these, if one does. `is_together`: all or nothing.
-pub(crate) fn script<'a>(asks: &[&'a Ask], is_together: bool) -> Option<&'a Script> {
-    let first = asks.first()?;
-    let load = if asks.len() == 1 {
-        Load::One
-    } else {
-        Load::Many
-    };
-    match first.act.task()? {
-        Task::Check if !is_together => Some(
-            first
-                .plan
-                .check_script(load)
-                .unwrap_or_else(|| Script::generic()),
-        ),
         _ => Some(Script::generic()),
     }
 }
 
-/// A time that is given to the script in place of the server's, and how long what is written then stays.
-#[derive(Clone, Debug)]
-pub(crate) struct GivenTime {
-    pub(crate) clock: ManualClock,
-    pub(crate) keep_ms: u64,
-}
-
-impl GivenTime {
-    /// The time, and how long to keep, as scripts are told.
-    pub(crate) fn numbers(&self) -> (u64, u64) {
-        ((self.clock.now().as_nanos() / 1_000).max(1), self.keep_ms)
+fn batch_size(operations: &[&Operation]) -> BatchSize {
+    if operations.len() == 1 {
+        BatchSize::One
+    } else {
+        BatchSize::Many
     }
 }
 
-/// The command for asks that go together, of which there is at least one.
-pub(crate) fn command(asks: &[&Ask], is_together: bool, given: Option<&GivenTime>) -> Option<Cmd> {
-    let first = asks.first()?;
-    Some(match &first.act {
-        Act::Reset => unlink(asks),
-        Act::Put(bytes, keep_for) => {
-            let keep_ms = given.map_or(keep_for.as_millis() + 1, |given| u128::from(given.keep_ms));
+/// Returns the command for operations that share a call, of which there is at least one.
+pub(crate) fn command(
+    operations: &[&Operation],
+    is_atomic: bool,
+    manual_time: Option<&ManualTime>,
+) -> Option<Cmd> {
+    let first = operations.first()?;
+    Some(match &first.kind {
+        OperationKind::Reset => unlink(operations),
+        OperationKind::StoreReceipt(bytes, keep_for) => {
+            let keep_ms = manual_time.map_or(keep_for.as_millis() + 1, |manual| {
+                u128::from(manual.keep_ms)
+            });
             let keep_ms = u64::try_from(keep_ms).unwrap_or(u64::MAX);
-            redis::cmd("SET")
-                .arg(&first.name)
-                .arg(&bytes[..])
-                .arg("NX")
-                .arg("PX")
-                .arg(keep_ms)
-                .to_owned()
+            let mut set = redis::cmd("SET");
+            set.arg(&first.name).arg(&bytes[..]);
+            set.arg("NX").arg("PX").arg(keep_ms).to_owned()
         }
-        Act::Take => redis::cmd("GETDEL").arg(&first.name).to_owned(),
-        Act::Check | Act::Refund | Act::Settle(_) | Act::Charge => {
-            let script = script(asks, is_together)?;
-            let arguments = match first.plan.check_script(if asks.len() == 1 {
-                Load::One
-            } else {
-                Load::Many
-            }) {
-                Some(own) if own.sha == script.sha => check_arguments(asks, given),
-                _ => generic_arguments(asks, is_together, given),
-            };
-            call(script, asks, arguments)
-        }
+        OperationKind::TakeReceipt => redis::cmd("GETDEL").arg(&first.name).to_owned(),
+        OperationKind::Check
+        | OperationKind::Refund
+        | OperationKind::Settle(_)
+        | OperationKind::Charge => evalsha(operations, is_atomic, manual_time)?,
     })
 }
 
-fn call(script: &Script, asks: &[&Ask], [first, second]: [Vec<u8>; 2]) -> Cmd {
-    let key_count: usize = asks.iter().map(|ask| ask.plan.keys_a_check()).sum();
-    let bytes: usize = asks
+fn evalsha(
+    operations: &[&Operation],
+    is_atomic: bool,
+    manual_time: Option<&ManualTime>,
+) -> Option<Cmd> {
+    let script = script(operations, is_atomic)?;
+    let [first, second] = if std::ptr::eq(script, Script::generic()) {
+        generic_arguments(operations, is_atomic, manual_time)
+    } else {
+        check_arguments(operations, manual_time)
+    };
+    let keys = |operation: &&Operation| operation.plan.keys_per_check();
+    let key_count: usize = operations.iter().map(keys).sum();
+    let bytes: usize = operations
         .iter()
-        .map(|ask| ask.name.len() * ask.plan.keys_a_check())
+        .map(|operation| operation.name.len() * operation.plan.keys_per_check())
         .sum();
     let mut command = Cmd::with_capacity(5 + key_count, 160 + bytes);
     command.arg("EVALSHA").arg(&*script.sha).arg(key_count);
-    for ask in asks {
-        ask.plan.add_names(&ask.name, &mut command);
+    for operation in operations {
+        operation.plan.add_names(&operation.name, &mut command);
     }
     command.arg(first).arg(second);
-    command
+    Some(command)
 }
 
-/// The arguments of a script for checks of one policy. Checks of one cost in a row are a run.
-fn check_arguments(asks: &[&Ask], given: Option<&GivenTime>) -> [Vec<u8>; 2] {
-    let (now, keep) = given.map_or((0, 0), GivenTime::numbers);
+/// Returns the arguments of a policy's own script. Consecutive checks of one cost are a run.
+fn check_arguments(operations: &[&Operation], manual_time: Option<&ManualTime>) -> [Vec<u8>; 2] {
+    let (now, keep) = ManualTime::numbers(manual_time);
     let mut runs = Vec::with_capacity(28);
-    for (last, ask) in (1_u32..).zip(asks) {
-        if asks
-            .get(last as usize)
-            .is_none_or(|next| next.cost != ask.cost)
-        {
+    for (last, operation) in (1_u32..).zip(operations) {
+        let next = operations.get(last as usize);
+        if next.is_none_or(|next| next.cost != operation.cost) {
             runs.extend(last.to_be_bytes());
-            ask.plan.add_cost(ask.cost, true, &mut runs);
+            operation.plan.add_cost(operation.cost, true, &mut runs);
         }
     }
-    [
-        asks.first()
-            .map_or_else(Vec::new, |first| first.plan.numbers(now, keep)),
-        runs,
-    ]
+    let first = operations.first();
+    let numbers = first.map_or_else(Vec::new, |first| first.plan.numbers(now, keep));
+    [numbers, runs]
 }
 
-/// The arguments of the generic script.
-fn generic_arguments(asks: &[&Ask], is_together: bool, given: Option<&GivenTime>) -> [Vec<u8>; 2] {
-    let (now, keep) = given.map_or((0, 0), GivenTime::numbers);
-    let task = match asks.first().and_then(|first| first.act.task()) {
-        _ if is_together => 1,
-        None | Some(Task::Check) => 0,
-        Some(Task::Refund) => 2,
-        Some(Task::Settle) => 3,
-        Some(Task::Charge) => 4,
+/// Returns the arguments of the generic script.
+fn generic_arguments(
+    operations: &[&Operation],
+    is_atomic: bool,
+    manual_time: Option<&ManualTime>,
+) -> [Vec<u8>; 2] {
+    let (now, keep) = ManualTime::numbers(manual_time);
+    let task = operations.first().and_then(|first| first.kind.task());
+    let task = match task {
+        _ if is_atomic => 1,
+        None | Some(ScriptTask::Check) => 0,
+        Some(ScriptTask::Refund) => 2,
+        Some(ScriptTask::Settle) => 3,
+        Some(ScriptTask::Charge) => 4,
     };
-    let mut numbers = [
-        &now.to_be_bytes()[..],
-        &keep.to_be_bytes(),
-        &[task],
-        &(asks.len() as u16).to_be_bytes(),
-    ]
-    .concat();
+    let mut numbers = Vec::new();
+    numbers.extend(now.to_be_bytes());
+    numbers.extend(keep.to_be_bytes());
+    numbers.push(task);
+    numbers.extend((operations.len() as u16).to_be_bytes());
     let mut costs = Vec::new();
-    for ask in asks {
-        ask.plan.add_limits(&mut numbers);
-        ask.plan.add_cost(ask.cost, task <= 1, &mut costs);
-        if let Act::Settle(claims) = &ask.act {
-            ask.plan.add_claims(claims, &mut costs);
+    for operation in operations {
+        let plan = &operation.plan;
+        plan.add_limits(&mut numbers);
+        plan.add_cost(operation.cost, task <= 1, &mut costs);
+        if let OperationKind::Settle(claims) = &operation.kind {
+            plan.add_claims(claims, &mut costs);
         }
     }
     [numbers, costs]
 }
 
-fn unlink(asks: &[&Ask]) -> Cmd {
+fn unlink(operations: &[&Operation]) -> Cmd {
     let mut command = redis::cmd("UNLINK");
-    for ask in asks {
-        ask.plan.add_names(&ask.name, &mut command);
+    for operation in operations {
+        operation.plan.add_names(&operation.name, &mut command);
     }
     command
 }

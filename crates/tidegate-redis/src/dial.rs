@@ -1,4 +1,4 @@
-//! Making a connection: to a server, or to the primary that sentinels know.
+//! Establishes connections: to a server, or to the primary that sentinels report.
 
 use std::sync::Arc;
 
@@ -12,19 +12,20 @@ use redis::{
 use rustls::crypto::CryptoProvider;
 use tokio::time::timeout;
 
-use crate::url::{Address, Login, RedisUrl, Topology};
+use crate::settings::RedisSettings;
+use crate::url::{Address, Credentials, RedisUrl, Topology};
 
-/// Is told, once, that a connection is lost.
+/// A callback for a lost connection, called once.
 pub(crate) type OnLoss = Arc<dyn Fn() + Send + Sync>;
 
-/// How connections are made to whatever a URL names.
+/// Establishes connections to the servers of a URL.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     url: Arc<RedisUrl>,
     certificates: Option<Arc<TlsCertificates>>,
 }
 
-/// Where a line leads.
+/// The server that a connection leads to.
 #[derive(Clone, Debug)]
 pub(crate) enum Destination {
     Node(Address),
@@ -40,14 +41,17 @@ impl std::fmt::Display for Destination {
         match self {
             Self::Node(Address { host, port }) => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "{}", path.display()),
-            Self::Primary { master, .. } => write!(f, "{master}, by its sentinels"),
+            Self::Primary { master, .. } => write!(f, "{master}, from its sentinels"),
         }
     }
 }
 
 impl Dialer {
+    /// Creates a dialer.
+    ///
     /// # Errors
-    /// If a file that TLS needs cannot be read.
+    ///
+    /// Returns an error if a TLS file cannot be read.
     pub(crate) fn new(url: RedisUrl) -> std::io::Result<Self> {
         let read = |path: &std::path::PathBuf| {
             std::fs::read(path).map_err(|error| {
@@ -57,9 +61,9 @@ impl Dialer {
         let certificates = match &url.tls {
             None => None,
             Some(tls) => {
-                // A program with several kinds of cryptography, by way of other crates, would have to say which to take.
+                // A program that contains several crypto providers must choose one.
                 if CryptoProvider::get_default().is_none() {
-                    // Somebody else may have said so just now.
+                    // Another thread may have installed one just now.
                     let _ = rustls::crypto::ring::default_provider().install_default();
                 }
                 let client_tls = match (&tls.certificate, &tls.key) {
@@ -82,7 +86,7 @@ impl Dialer {
         })
     }
 
-    /// Where a URL that is no cluster leads.
+    /// Returns the destination of a URL that is not a cluster.
     pub(crate) fn destination(&self) -> Option<Destination> {
         match &self.url.topology {
             Topology::Single(address) => Some(Destination::Node(address.clone())),
@@ -95,7 +99,7 @@ impl Dialer {
         }
     }
 
-    /// Makes a connection and says hello; within the time that is set for it.
+    /// Connects and sends HELLO, within the connect timeout.
     pub(crate) async fn dial(
         &self,
         to: &Destination,
@@ -104,12 +108,16 @@ impl Dialer {
         let dialled = async {
             match to {
                 Destination::Node(address) => {
-                    self.connect(self.tcp(address), &self.url.login, on_loss)
+                    self.connect(self.tcp(address), &self.url.credentials, on_loss)
                         .await
                 }
                 Destination::Unix(path) => {
-                    self.connect(ConnectionAddr::Unix(path.clone()), &self.url.login, on_loss)
-                        .await
+                    self.connect(
+                        ConnectionAddr::Unix(path.clone()),
+                        &self.url.credentials,
+                        on_loss,
+                    )
+                    .await
                 }
                 Destination::Primary { sentinels, master } => {
                     self.dial_primary(sentinels, master, on_loss).await
@@ -119,52 +127,53 @@ impl Dialer {
         match timeout(self.url.settings.connect_timeout, dialled).await {
             Ok(result) => result,
             Err(_) => Err(failed(
-                "no answer within connect_timeout, 500 ms where not set: does it hang, or expect TLS?",
+                "no answer within connect_timeout (default 500 ms): does it hang, or does it expect TLS?",
             )),
         }
     }
 
-    /// Asks the sentinels in turn, and takes the first primary that says that it is one.
+    /// Asks the sentinels in turn, and uses the first primary that confirms its role.
     async fn dial_primary(
         &self,
         sentinels: &[Address],
         master: &str,
         on_loss: OnLoss,
     ) -> RedisResult<MultiplexedConnection> {
-        let mut last = failed("no sentinel");
+        let mut last = failed("no sentinel answered");
         for sentinel in sentinels {
             let found = async {
                 let address = self.primary_known_to(sentinel, master).await?;
                 self.connect_to_primary(&address, Arc::clone(&on_loss))
                     .await
             };
-            // One that hangs, or leads to what hangs, must leave time to ask the others.
+            // A sentinel that hangs must leave time for the others.
             match timeout(self.url.settings.connect_timeout / 2, found).await {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(Err(error)) => last = error,
                 Err(_) => {
-                    last =
-                        failed("a sentinel, or the primary that it knows, did not answer in time")
+                    last = failed(
+                        "a sentinel, or the primary that it reported, did not answer in time",
+                    )
                 }
             }
         }
         Err(last)
     }
 
-    /// A sentinel that is cut off may still take an old primary for the present one.
+    /// Connects to a primary. An isolated sentinel may still report an old one.
     async fn connect_to_primary(
         &self,
         address: &Address,
         on_loss: OnLoss,
     ) -> RedisResult<MultiplexedConnection> {
         let mut connection = self
-            .connect(self.tcp(address), &self.url.login, on_loss)
+            .connect(self.tcp(address), &self.url.credentials, on_loss)
             .await?;
         let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
         match role.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(connection),
             _ => Err(failed(
-                "what the sentinels take for the primary is a replica still",
+                "the primary that the sentinels reported is still a replica",
             )),
         }
     }
@@ -173,7 +182,7 @@ impl Dialer {
         let mut connection = self
             .connect(
                 self.tcp(sentinel),
-                &self.url.sentinel_login,
+                &self.url.sentinel_credentials,
                 Arc::new(|| {}),
             )
             .await?;
@@ -186,7 +195,7 @@ impl Dialer {
             .await?
         {
             Some((host, port)) => Ok(Address { host, port }),
-            None => Err(failed("the sentinels know no primary of this name")),
+            None => Err(failed("the sentinels know no primary with this name")),
         }
     }
 
@@ -206,21 +215,21 @@ impl Dialer {
     async fn connect(
         &self,
         address: ConnectionAddr,
-        login: &Login,
+        credentials: &Credentials,
         on_loss: OnLoss,
     ) -> RedisResult<MultiplexedConnection> {
-        // With RESP3 a connection that is lost is noticed without traffic.
+        // With RESP3 a lost connection is noticed without traffic.
         let mut hello = RedisConnectionInfo::default()
             .set_protocol(ProtocolVersion::RESP3)
             .set_lib_name("tidegate", env!("CARGO_PKG_VERSION"));
-        let is_sentinel = std::ptr::eq(login, &self.url.sentinel_login);
+        let is_sentinel = std::ptr::eq(credentials, &self.url.sentinel_credentials);
         if !is_sentinel {
             hello = hello.set_db(self.url.database);
         }
-        if let Some(user) = &login.user {
+        if let Some(user) = &credentials.user {
             hello = hello.set_username(user);
         }
-        if let Some(password) = &login.password {
+        if let Some(password) = &credentials.password {
             hello = hello.set_password(password);
         }
         let info = address
@@ -249,19 +258,21 @@ impl Dialer {
     pub(crate) fn url(&self) -> &RedisUrl {
         &self.url
     }
+
+    pub(crate) fn settings(&self) -> &RedisSettings {
+        &self.url.settings
+    }
 }
 
-/// A connection's error in words for who has to do something about it.
-pub(crate) fn told(error: &RedisError) -> String {
+/// Returns an error as text that says what to do.
+pub(crate) fn describe(error: &RedisError) -> String {
     let text = error.to_string();
     if text.contains("NOAUTH") {
-        return "it wants a password: redis://:password@host/ or redis://user:password@host/"
+        return "it requires a password: expected redis://:password@host/ or redis://user:password@host/"
             .to_owned();
     }
     match error.kind() {
-        ErrorKind::Parse => {
-            "what answers there does not speak Redis (rediss:// is for TLS)".to_owned()
-        }
+        ErrorKind::Parse => "it does not speak the Redis protocol (TLS needs rediss://)".to_owned(),
         ErrorKind::Client => text.trim_end_matches(" - Client").to_owned(),
         _ => text,
     }

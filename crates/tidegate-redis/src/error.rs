@@ -1,38 +1,46 @@
-//! What can go wrong on the way to Redis and back.
+//! Errors of operations and replies.
 
 use std::sync::Arc;
 
 use tidegate_core::{Degraded, StoreError};
 
-/// An answer that is no decision.
+/// The error for a reply that is not a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReplyError {
-    #[error("what is stored under the key is none of Tidegate's: it was left alone")]
+    #[error("the stored value was not written by Tidegate; it was left unchanged")]
     Unreadable,
-    #[error("Redis' answer is none of Tidegate's script")]
-    NotAnAnswer,
-    #[error("the script's decision is not what its figures say")]
-    Disagrees,
+    #[error("the reply was not sent by Tidegate's script")]
+    Malformed,
+    #[error("the script's decision contradicts the state that it returned")]
+    Contradiction,
 }
 
-/// Why a check has no answer.
+/// The error of an operation without a reply.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum AskError {
+pub(crate) enum CallError {
     #[error("Redis did not answer in time")]
     Timeout,
     #[error("not connected to Redis: {0}")]
     Disconnected(Arc<str>),
-    #[error("Redis is not asked until it answers a probe: {0}")]
+    #[error("the circuit breaker is open until Redis answers a probe: {0}")]
     BreakerOpen(Arc<str>),
-    #[error("too many checks are waiting for Redis already")]
+    #[error("too many checks are waiting for Redis")]
     Overloaded,
-    #[error("Redis refused: {0}")]
+    #[error("Redis refused the command: {0}")]
     Refused(Arc<str>),
     #[error(transparent)]
     Reply(#[from] ReplyError),
 }
 
-impl AskError {
+impl CallError {
+    /// Returns `true` if the server is unavailable, so that further calls would fail too.
+    pub(crate) fn is_outage(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout | Self::Disconnected(_) | Self::BreakerOpen(_)
+        )
+    }
+
     fn reason(&self) -> Degraded {
         match self {
             Self::Timeout => Degraded::Timeout,
@@ -45,8 +53,8 @@ impl AskError {
     }
 }
 
-impl From<AskError> for StoreError {
-    fn from(error: AskError) -> Self {
+impl From<CallError> for StoreError {
+    fn from(error: CallError) -> Self {
         Self::new(error.reason(), error)
     }
 }

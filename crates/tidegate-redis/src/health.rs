@@ -1,4 +1,4 @@
-//! What is counted on the way to Redis.
+//! Counters of round trips and errors.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tidegate_core::{Breaker, Histogram, StoreHealth};
 use tokio::time::Instant;
 
-use crate::error::AskError;
+use crate::error::CallError;
 
 #[derive(Debug, Default)]
 pub(crate) struct Health {
@@ -17,12 +17,12 @@ pub(crate) struct Health {
     trips: AtomicU64,
     carried: AtomicU64,
     latency: Histogram,
-    last_error: Mutex<Option<AskError>>,
-    /// When Redis last refused what it was asked, while that has not ended.
+    last_error: Mutex<Option<CallError>>,
+    /// The time of the last refused command, until Redis accepts writes again.
     refused_at: Mutex<Option<Instant>>,
 }
 
-/// Redis is taken to refuse no more once it has executed a write and has refused nothing for so long.
+/// The time without a refusal after which a write means that Redis accepts writes again.
 const QUIET: Duration = Duration::from_secs(1);
 
 impl Health {
@@ -38,16 +38,16 @@ impl Health {
         self.failed_connects.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn failed(&self, error: &AskError) {
+    pub(crate) fn failed(&self, error: &CallError) {
         *self.last_error.lock() = Some(error.clone());
-        if let AskError::Refused(_) = error
+        if let CallError::Refused(_) = error
             && self.refused_at.lock().replace(Instant::now()).is_none()
         {
             self.breaker_opened();
         }
     }
 
-    /// Redis has executed a write.
+    /// Records that Redis has executed a write.
     pub(crate) fn wrote(&self) {
         let mut refused_at = self.refused_at.lock();
         if refused_at.is_some_and(|at| at.elapsed() >= QUIET) {
@@ -55,7 +55,7 @@ impl Health {
         }
     }
 
-    pub(crate) fn trip(&self, took: Duration, carried: u64) {
+    pub(crate) fn round_trip(&self, took: Duration, carried: u64) {
         self.trips.fetch_add(1, Ordering::Relaxed);
         self.carried.fetch_add(carried, Ordering::Relaxed);
         self.latency.record(took);
@@ -68,7 +68,8 @@ impl Health {
         waiting: usize,
     ) -> StoreHealth {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        // A server that answers and refuses, for want of memory or replicas say, decides nothing.
+        // A server that answers but refuses to write, for lack of memory or replicas, decides
+        // nothing.
         let breaker = if self.refused_at.lock().is_some() {
             Breaker::Open
         } else {

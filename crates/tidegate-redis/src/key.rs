@@ -1,22 +1,24 @@
-//! The names that records have in Redis.
+//! The names of records in Redis.
 //!
-//! `tg:api:fw/1m:{user:42}` under the policy `api`, `tg::tb/100/1m:{user:42}` under a limit without a name: the prefix, the
-//! policy's name, the [identity](tidegate_core::identity) of its limits and the key, as the hash tag that puts all of it in
-//! one slot. Neither a name nor an identity has a `:` in it, so names of different prefixes, policies and limits never meet.
-//! A brace or percent sign in the key is written as `%7B`, `%7D` or `%25`: no client can choose a slot, and no two keys meet.
-//! A long key is written as `tg:api:fw/1m:#{digest}`.
+//! `tg:api:fw/1m:{user:42}` under the policy `api`, `tg::tb/100/1m:{user:42}` under a limit without
+//! a name: the prefix, the policy's name, the [identity](tidegate_core::identity) of its limits,
+//! and the key as the hash tag that puts everything into one slot. Names and identities contain no
+//! `:`, so names of different prefixes, policies and limits never collide.
+//!
+//! A brace or percent sign in the key is written as `%7B`, `%7D` or `%25`, so no client can choose
+//! a slot and no two keys collide. A long key is written as `tg:api:fw/1m:#{digest}`.
 
 use tidegate_core::{Key, Policy, identity};
 
-/// Longer keys are stored as a digest of 192 bits.
+/// The maximum length of a key. Longer keys are stored as a digest of 192 bits.
 const LONGEST: usize = 128;
 
-/// The part of a name that comes before the key.
+/// Returns the part of a name before the key.
 pub(crate) fn stem(prefix: &str, namespace: &str, policy: &Policy) -> Vec<u8> {
     format!("{prefix}:{namespace}:{}:", identity(policy, namespace)).into_bytes()
 }
 
-/// The name of a key's record. Logs beside a record add `:1`, `:2`, … to it.
+/// Returns the name of a key's record. Logs beside a record append `:1`, `:2`, … to it.
 pub(crate) fn name(stem: &[u8], key: Key<'_>) -> Vec<u8> {
     let key = key.as_bytes();
     let mut name = Vec::with_capacity(stem.len() + key.len().min(LONGEST) + 4);
@@ -39,7 +41,7 @@ pub(crate) fn name(stem: &[u8], key: Key<'_>) -> Vec<u8> {
     name
 }
 
-/// Redis Cluster's slot of a name that was made here: of what is between its braces.
+/// Returns the cluster slot of a name: that of the text between its braces.
 pub(crate) fn slot(name: &[u8]) -> u16 {
     let tag = name
         .iter()
@@ -84,7 +86,7 @@ mod tests {
         );
     }
 
-    /// Every pair of prefix, policy name, limits and key has a name of its own.
+    /// Every combination of prefix, policy name, limits and key has its own name.
     #[test]
     fn a7_no_two_of_prefix_policy_limits_and_key_meet() {
         let prefixes = ["tg", "tg:", "tg:api", "tg:api:", "tg:api::", "t", ""];
@@ -139,7 +141,7 @@ mod tests {
         assert_eq!(named("1/s", &long).len(), "tg::tb/1/1s:#{}".len() + 48);
         assert_ne!(named("1/s", &long), named("1/s", &other));
         assert_ne!(slot(b"tg:tb/1s:{x%7D1}"), slot(b"tg:tb/1s:{x%7D2}"));
-        // As `redis-cli cluster keyslot` says.
+        // As `redis-cli cluster keyslot` returns.
         assert_eq!(
             slot(b"tg:tb/1s:{user:42}"),
             crc16::State::<crc16::XMODEM>::calculate(b"user:42") % 16_384

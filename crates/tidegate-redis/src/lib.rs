@@ -1,19 +1,21 @@
-//! Tidegate's limits across a fleet: records in Redis, decided on there, by one script a check.
+//! Rate limits on Redis, shared by all processes that use it. One script call decides a check.
 //!
-//! [`RedisStore`] is what there is to know; users of the `tidegate` crate have it by its URL. Standalone, Sentinel and
-//! Cluster; Redis 6.2 or newer.
+//! [`RedisStore`] is the store; users of the `tidegate` crate choose it by a URL. It supports
+//! single servers, Sentinel and Cluster, with Redis 6.2 or newer.
 //!
-//! *Lua decides, Rust explains*: the script decides on the server's own time, exactly, and hands back what it had kept;
-//! the figures of the decision are worked out of that by the code that the memory store runs.
+//! *Lua decides, Rust explains*: the script decides at the server's own time, exactly, and returns
+//! the state it had. The figures of the decision are computed from that by the code that the memory
+//! store runs.
 
 mod builder;
 mod cluster;
 mod command;
+mod connection;
 mod dial;
 mod error;
 mod health;
 mod key;
-mod line;
+mod operation;
 mod plan;
 mod rate;
 mod reply;
@@ -23,7 +25,7 @@ mod settings;
 mod store;
 mod url;
 
-pub use builder::{ConnectError, RedisStoreBuilder};
+pub use builder::{RedisConnectError, RedisStoreBuilder};
 pub use plan::RedisPlan;
 pub use store::RedisStore;
 pub use url::UrlError;

@@ -1,38 +1,41 @@
-//! What is worked out of a policy once: its script, the numbers of its limits, and the names of its records.
+//! A policy prepared for Redis: its script, the numbers of its limits, and the names of its
+//! records.
 
 use std::sync::Arc;
 
 use tidegate_core::remote::{claim_in_micros, stored_limits};
 use tidegate_core::{ANY_RATE, Algorithm, BucketNumbers, Claim, Cost, Key, Limit, Policy};
 
-use crate::command::{Act, Ask, command};
+use crate::command::command;
 use crate::key;
-use crate::rate::{Refill, Span, period_us};
-use crate::script::{Load, Script, kind};
+use crate::operation::{Operation, OperationKind};
+use crate::rate::{Refill, RefillTime, period_us};
+use crate::script::{BatchSize, Script, kind};
 
-/// A policy, worked out for Redis. Made by [`RedisStore`](crate::RedisStore). Clones share.
+/// A policy prepared for Redis. [`RedisStore`](crate::RedisStore) creates it. Clones share their
+/// data.
 #[derive(Clone, Debug)]
-pub struct RedisPlan(Arc<Numbers>);
+pub struct RedisPlan(Arc<PlanParts>);
 
 #[derive(Debug)]
-struct Numbers {
+struct PlanParts {
     policy: Policy,
-    /// The scripts for one check and for many; `None` for a policy that uses the generic one.
+    /// The scripts for one check and for many; `None` for a policy that uses the generic script.
     check_one: Option<Script>,
     check: Option<Script>,
     stem: Vec<u8>,
     /// The kinds of the limits, in stored order.
     kinds: Vec<u8>,
-    /// The numbers of each limit, packed.
+    /// The packed numbers of each limit.
     limits: Vec<u8>,
-    /// For each limit that is a bucket, in order; `None` for the others.
+    /// The refill times of each bucket, in order; `None` for other limits.
     refills: Vec<Option<Refill>>,
     log_count: usize,
-    keys_a_check: usize,
+    keys_per_check: usize,
     weight: usize,
 }
 
-/// The work of a log, which is searched, in other limits.
+/// The work of a log, which is searched, relative to other limits.
 const LOG_WEIGHT: usize = 8;
 
 impl RedisPlan {
@@ -49,7 +52,7 @@ impl RedisPlan {
             if let Some(refill) = &refill {
                 let full = refill.full();
                 let longest = if namespace == ANY_RATE {
-                    Span::NEVER
+                    RefillTime::NEVER
                 } else {
                     full
                 };
@@ -76,21 +79,21 @@ impl RedisPlan {
             }
             refills.push(refill);
         }
-        Self(Arc::new(Numbers {
-            check: Script::check(policy, Load::Many),
-            check_one: Script::check(policy, Load::One),
+        Self(Arc::new(PlanParts {
+            check: Script::check(policy, BatchSize::Many),
+            check_one: Script::check(policy, BatchSize::One),
             stem: key::stem(prefix, namespace, policy),
             kinds: limits.iter().map(|limit| kind(limit.algorithm())).collect(),
             limits: numbers,
             refills,
             log_count,
-            keys_a_check: log_count + usize::from(log_count < limits.len()),
+            keys_per_check: log_count + usize::from(log_count < limits.len()),
             weight: limits.len() + log_count * (LOG_WEIGHT - 1),
             policy: policy.clone(),
         }))
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
@@ -102,49 +105,49 @@ impl RedisPlan {
         self.0.kinds.len()
     }
 
-    /// The work of a check for Redis, a check of one limit being 1.
+    /// Returns the work of a check for Redis, where a check of one limit is 1.
     pub(crate) fn weight(&self) -> usize {
         self.0.weight
     }
 
-    /// The script of its own that checks so many; `None` where the generic one does.
-    pub(crate) fn check_script(&self, load: Load) -> Option<&Script> {
+    /// Returns the policy's own script, or `None` if it uses the generic one.
+    pub(crate) fn check_script(&self, load: BatchSize) -> Option<&Script> {
         match load {
-            Load::One => self.0.check_one.as_ref(),
-            Load::Many => self.0.check.as_ref(),
+            BatchSize::One => self.0.check_one.as_ref(),
+            BatchSize::Many => self.0.check.as_ref(),
         }
     }
 
-    /// The name of a key's record.
+    /// Returns the name of a key's record.
     pub(crate) fn name(&self, key: Key<'_>) -> Vec<u8> {
         key::name(&self.0.stem, key)
     }
 
-    /// How many of its limits are logs, each in a list of its own.
+    /// Returns the number of logs, each in its own list.
     pub(crate) fn log_count(&self) -> usize {
         self.0.log_count
     }
 
-    /// Whether any limit is kept in the record itself.
+    /// Returns `true` if a limit is stored in the record itself.
     pub(crate) fn has_record(&self) -> bool {
         self.0.log_count < self.limit_count()
     }
 
-    /// How many names a key has.
-    pub(crate) fn keys_a_check(&self) -> usize {
-        self.0.keys_a_check
+    /// Returns the number of names of a key.
+    pub(crate) fn keys_per_check(&self) -> usize {
+        self.0.keys_per_check
     }
 
-    /// Adds all names of a key: its record's own, and those of the logs beside it.
+    /// Adds all names of a key: its record's, and those of its logs.
     pub(crate) fn add_names(&self, name: &[u8], command: &mut redis::Cmd) {
         command.arg(name);
-        for log in 1..self.0.keys_a_check {
+        for log in 1..self.0.keys_per_check {
             command.arg([name, format!(":{log}").as_bytes()].concat());
         }
     }
 
-    /// The first argument of a check script: the time that is given, how long to keep what is written then, and the numbers
-    /// of the limits.
+    /// Returns the first argument of a check script: the manual time, the time to keep, and the
+    /// numbers of the limits.
     pub(crate) fn numbers(&self, now_us: u64, keep_ms: u64) -> Vec<u8> {
         [
             &now_us.to_be_bytes()[..],
@@ -154,14 +157,15 @@ impl RedisPlan {
         .concat()
     }
 
-    /// Adds what the generic script has to know of the limits.
+    /// Adds the limits in the form that the generic script expects.
     pub(crate) fn add_limits(&self, numbers: &mut Vec<u8>) {
         numbers.extend([self.limit_count() as u8, u8::from(self.has_record())]);
         numbers.extend(&self.0.kinds);
         numbers.extend(&self.0.limits);
     }
 
-    /// Adds a cost, and the time it takes to refill for each bucket; of what is not checked, no more than a whole bucket's.
+    /// Adds a cost, and its refill time for each bucket. If this is not a check, the refill time is
+    /// at most that of the whole bucket.
     pub(crate) fn add_cost(&self, cost: Cost, is_check: bool, costs: &mut Vec<u8>) {
         costs.extend(cost.thousandths().to_be_bytes());
         for refill in self.0.refills.iter().flatten() {
@@ -185,12 +189,12 @@ impl RedisPlan {
         }
     }
 
-    /// The script's text, and the words of a call of it for one check: for measurements of the call itself.
+    /// Returns the script's text, and the arguments of a call for one check. For measurements.
     #[doc(hidden)]
     #[must_use]
     pub fn raw_call(&self, key: Key<'_>) -> (String, Vec<Vec<u8>>) {
-        let ask = Ask::new(self, Act::Check, key, Cost::ONE);
-        let words = command(&[&ask], false, None).map(|command| {
+        let operation = Operation::new(self, OperationKind::Check, key, Cost::ONE);
+        let words = command(&[&operation], false, None).map(|command| {
             let word = |argument: redis::Arg<&[u8]>| match argument {
                 redis::Arg::Simple(word) => Some(word.to_vec()),
                 _ => None,

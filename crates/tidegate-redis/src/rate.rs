@@ -1,19 +1,20 @@
-//! The arithmetic of a bucket in microseconds, for the script: what does not fit a double is worked out here.
+//! The arithmetic of a bucket in microseconds, for the script. Products that do not fit in a double
+//! are computed here.
 
 use tidegate_core::remote::greatest_common_divisor;
 use tidegate_core::{Cost, Limit};
 
-/// Longer than any bucket takes to fill, and still exact in a double when a whole bucket is added.
+/// Longer than any refill, and still exact in a double when a whole refill is added.
 const NEVER_US: u64 = 1 << 52;
 
-/// A span of whole microseconds and a part of the rate's denominator.
+/// Whole microseconds and a part of the rate's denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct RefillTime {
     pub(crate) us: u64,
     pub(crate) part: u64,
 }
 
-impl Span {
+impl RefillTime {
     /// Longer than any other.
     pub(crate) const NEVER: Self = Self {
         us: NEVER_US,
@@ -21,7 +22,8 @@ impl Span {
     };
 }
 
-/// How long a bucket's units take to refill: a thousandth takes `numerator / denominator` microseconds, in lowest terms.
+/// The refill times of a bucket. A thousandth takes `numerator / denominator` microseconds, in
+/// lowest terms.
 #[derive(Clone, Debug)]
 pub(crate) struct Refill {
     numerator: u64,
@@ -40,36 +42,36 @@ impl Refill {
         }
     }
 
-    /// The whole bucket's.
-    pub(crate) fn full(&self) -> Span {
+    /// Returns the time to refill the whole bucket.
+    pub(crate) fn full(&self) -> RefillTime {
         self.exact(self.capacity)
     }
 
-    /// A cost's; of one that never fits, a span that never does.
-    pub(crate) fn span(&self, cost: Cost) -> Span {
+    /// Returns the time to refill a cost. A cost above the capacity never fits.
+    pub(crate) fn span(&self, cost: Cost) -> RefillTime {
         if cost.thousandths() > self.capacity {
-            return Span::NEVER;
+            return RefillTime::NEVER;
         }
         self.exact(cost.thousandths())
     }
 
-    /// A cost's, and no more than the whole bucket's.
-    pub(crate) fn span_at_most_full(&self, cost: Cost) -> Span {
+    /// Returns the time to refill a cost, at most that of the whole bucket.
+    pub(crate) fn span_at_most_full(&self, cost: Cost) -> RefillTime {
         self.exact(cost.thousandths().min(self.capacity))
     }
 
-    fn exact(&self, thousandths: u64) -> Span {
+    fn exact(&self, thousandths: u64) -> RefillTime {
         let parts = u128::from(thousandths) * u128::from(self.numerator);
         let denominator = u128::from(self.denominator);
-        // A whole bucket refills within 36,600 days: it fits.
-        Span {
+        // A whole bucket refills within 36,600 days, so it fits.
+        RefillTime {
             us: (parts / denominator) as u64,
             part: (parts % denominator) as u64,
         }
     }
 }
 
-/// A limit's period, which is whole milliseconds of at most 366 days.
+/// Returns the period of a limit: whole milliseconds, at most 366 days.
 pub(crate) fn period_us(limit: &Limit) -> u64 {
     limit.period().as_micros() as u64
 }

@@ -1,4 +1,4 @@
-//! What comes back: the script decides, and what it had kept explains the decision.
+//! Parses replies. The script decides, and the state that it returns explains the decision.
 
 use std::collections::HashMap;
 
@@ -8,53 +8,57 @@ use tidegate_core::{
     Algorithm, BucketNumbers, Claim, Claims, Cost, Decision, Limit, Record, Settlement, Timestamp,
 };
 
-use crate::command::{Act, Ask};
 use crate::error::ReplyError;
+use crate::operation::{Operation, OperationKind};
 use crate::plan::RedisPlan;
 use crate::rate::{Refill, period_us};
 
-/// The answer to one ask.
+/// The reply to one operation.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) decision: Decision,
-    /// The claims of an admitted request; of a settlement, those that are still to be settled.
+    /// The claims of an admitted request; for a settlement, those that remain to be settled.
     pub(crate) claims: Claims,
-    /// The bytes that were stored under the name of an ask to take them.
+    /// The bytes of a receipt.
     pub(crate) bytes: Option<Vec<u8>>,
 }
 
-/// The answers to asks that went together, in their order. `is_together`: all or nothing.
-pub(crate) fn answers(
-    asks: &[&Ask],
-    is_together: bool,
+/// Parses the replies to operations that shared a call, in order.
+pub(crate) fn parse(
+    operations: &[&Operation],
+    is_atomic: bool,
     value: &Value,
-) -> Result<Vec<Result<Answer, ReplyError>>, ReplyError> {
-    let Some(first) = asks.first() else {
+) -> Result<Vec<Result<Reply, ReplyError>>, ReplyError> {
+    let Some(first) = operations.first() else {
         return Ok(Vec::new());
     };
-    if matches!(first.act, Act::Reset | Act::Put(..) | Act::Take) {
-        return Ok(asks
+    if matches!(
+        first.kind,
+        OperationKind::Reset | OperationKind::StoreReceipt(..) | OperationKind::TakeReceipt
+    ) {
+        return Ok(operations
             .iter()
-            .map(|ask| Ok(untouched(&ask.plan, value)))
+            .map(|operation| Ok(without_decision(&operation.plan, value)))
             .collect());
     }
-    let reply = Reply::read(value, asks)?;
-    let none_taken = is_together && reply.verdicts.iter().any(|verdict| *verdict != b'1');
-    let mut explained = Explained {
+    let reply = ScriptReply::parse(value, operations)?;
+    let is_denied = is_atomic && reply.verdicts.iter().any(|verdict| *verdict != b'1');
+    let mut explainer = Explainer {
         reply: &reply,
-        none_taken,
+        is_denied,
         next_log: 0,
         records: HashMap::new(),
     };
-    Ok(asks
+    Ok(operations
         .iter()
         .enumerate()
-        .map(|(index, ask)| explained.answer(index, ask))
+        .map(|(index, operation)| explainer.reply(index, operation))
         .collect())
 }
 
-/// The answer to what is no decision: as on a key of which nothing is kept, and the bytes that came back.
-fn untouched(plan: &RedisPlan, value: &Value) -> Answer {
+/// Returns the reply to an operation that is not a decision: that of an empty record, with the
+/// bytes that were returned.
+fn without_decision(plan: &RedisPlan, value: &Value) -> Reply {
     let decision = remote::decide(
         plan.policy(),
         &mut Record::default(),
@@ -66,25 +70,25 @@ fn untouched(plan: &RedisPlan, value: &Value) -> Answer {
         Value::Okay => Some(Vec::new()),
         _ => None,
     };
-    Answer {
+    Reply {
         decision,
         claims: Claims::new(),
         bytes,
     }
 }
 
-/// A script's answer, its parts told apart and counted.
-struct Reply<'a> {
+/// The parts of a script's reply, with checked lengths.
+struct ScriptReply<'a> {
     now: Timestamp,
     verdicts: &'a [u8],
     records: &'a [Value],
     logs: &'a [Value],
 }
 
-impl<'a> Reply<'a> {
-    fn read(value: &'a Value, asks: &[&Ask]) -> Result<Self, ReplyError> {
+impl<'a> ScriptReply<'a> {
+    fn parse(value: &'a Value, operations: &[&Operation]) -> Result<Self, ReplyError> {
         let Value::Array(parts) = value else {
-            return Err(ReplyError::NotAnAnswer);
+            return Err(ReplyError::Malformed);
         };
         let (now, verdicts, records, logs) = match &parts[..] {
             [
@@ -98,18 +102,24 @@ impl<'a> Reply<'a> {
                 Value::Array(records),
                 Value::Array(logs),
             ] => (now, verdicts, records, &logs[..]),
-            _ => return Err(ReplyError::NotAnAnswer),
+            _ => return Err(ReplyError::Malformed),
         };
         let now = u64::try_from(*now)
             .ok()
             .and_then(Timestamp::from_micros)
-            .ok_or(ReplyError::NotAnAnswer)?;
-        let log_count: usize = asks.iter().map(|ask| ask.plan.log_count()).sum();
-        // Where nothing is kept in a record, none need be there.
-        let are_records_good = records.len() == asks.len()
-            || (records.is_empty() && asks.iter().all(|ask| !ask.plan.has_record()));
-        if verdicts.len() != asks.len() || !are_records_good || logs.len() != log_count {
-            return Err(ReplyError::NotAnAnswer);
+            .ok_or(ReplyError::Malformed)?;
+        let log_count: usize = operations
+            .iter()
+            .map(|operation| operation.plan.log_count())
+            .sum();
+        // If no limit is stored in the record, the reply may omit the records.
+        let are_records_good = records.len() == operations.len()
+            || (records.is_empty()
+                && operations
+                    .iter()
+                    .all(|operation| !operation.plan.has_record()));
+        if verdicts.len() != operations.len() || !are_records_good || logs.len() != log_count {
+            return Err(ReplyError::Malformed);
         }
         Ok(Self {
             now,
@@ -120,35 +130,39 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Walks through the checks in order and carries each key's record on from one to the next, as the script did.
-struct Explained<'a> {
-    reply: &'a Reply<'a>,
-    /// Set if one of several denied, so that nothing was taken.
-    none_taken: bool,
+/// Processes the checks in order, and carries each key's record from one to the next, as the script
+/// did.
+struct Explainer<'a> {
+    reply: &'a ScriptReply<'a>,
+    /// Set if an atomic call was denied, so nothing was taken.
+    is_denied: bool,
     next_log: usize,
     records: HashMap<&'a [u8], Record>,
 }
 
-impl<'a> Explained<'a> {
-    fn answer(&mut self, index: usize, ask: &'a Ask) -> Result<Answer, ReplyError> {
+impl<'a> Explainer<'a> {
+    fn reply(&mut self, index: usize, operation: &'a Operation) -> Result<Reply, ReplyError> {
         let first_log = self.next_log;
-        self.next_log += ask.plan.log_count();
+        self.next_log += operation.plan.log_count();
         let is_allowed = match self.reply.verdicts.get(index) {
             Some(b'1') => true,
             Some(b'0') => false,
             _ => return Err(ReplyError::Unreadable),
         };
-        let mut record = match self.records.remove(&ask.name[..]) {
+        let mut record = match self.records.remove(&operation.name[..]) {
             Some(record) => record,
-            None => self.stored_record(index, &ask.plan)?,
+            None => self.stored_record(index, &operation.plan)?,
         };
-        let (policy, now) = (ask.plan.policy(), self.reply.now);
-        let mut cost = ask.cost;
-        match &ask.act {
-            Act::Check if self.none_taken && is_allowed => cost = Cost::ZERO,
-            Act::Check | Act::Reset | Act::Put(..) | Act::Take => {}
-            Act::Refund => drop(policy.refund(&mut record, now, cost)),
-            Act::Settle(claims) => {
+        let (policy, now) = (operation.plan.policy(), self.reply.now);
+        let mut cost = operation.cost;
+        match &operation.kind {
+            OperationKind::Check if self.is_denied && is_allowed => cost = Cost::ZERO,
+            OperationKind::Check
+            | OperationKind::Reset
+            | OperationKind::StoreReceipt(..)
+            | OperationKind::TakeReceipt => {}
+            OperationKind::Refund => drop(policy.refund(&mut record, now, cost)),
+            OperationKind::Settle(claims) => {
                 let settlement = Settlement {
                     claims,
                     taken: cost,
@@ -156,7 +170,7 @@ impl<'a> Explained<'a> {
                 };
                 policy.settle(&mut record, now, &settlement);
             }
-            Act::Charge => {
+            OperationKind::Charge => {
                 let claims: Claims = policy.limits().iter().map(|_| Claim::default()).collect();
                 let settlement = Settlement {
                     claims: &claims,
@@ -166,21 +180,21 @@ impl<'a> Explained<'a> {
                 policy.settle(&mut record, now, &settlement);
             }
         }
-        if ask.act != Act::Check {
+        if operation.kind != OperationKind::Check {
             cost = Cost::ZERO;
         }
-        let unsettled = self.put_logs(first_log, ask, &mut record)?;
+        let unsettled = self.put_logs(first_log, operation, &mut record)?;
         let (decision, claims) = remote::admit(policy, &mut record, now, cost);
-        if ask.act == Act::Check && decision.is_allowed() != is_allowed {
-            return Err(ReplyError::Disagrees);
+        if operation.kind == OperationKind::Check && decision.is_allowed() != is_allowed {
+            return Err(ReplyError::Contradiction);
         }
-        self.records.insert(&ask.name, record);
-        let claims = if self.none_taken || ask.act != Act::Check {
+        self.records.insert(&operation.name, record);
+        let claims = if self.is_denied || operation.kind != OperationKind::Check {
             unsettled
         } else {
             claims
         };
-        Ok(Answer {
+        Ok(Reply {
             decision,
             claims,
             bytes: None,
@@ -194,24 +208,31 @@ impl<'a> Explained<'a> {
             Some(Value::BulkString(record)) => {
                 stored_states(&limits, record).ok_or(ReplyError::Unreadable)?
             }
-            Some(_) => return Err(ReplyError::NotAnAnswer),
+            Some(_) => return Err(ReplyError::Malformed),
         };
         Ok(remote::record(plan.policy(), &stored))
     }
 
-    /// Puts what is told of the logs into the record. Returns the claims that are still to be settled, if any.
-    fn put_logs(&self, first: usize, ask: &Ask, record: &mut Record) -> Result<Claims, ReplyError> {
-        let policy = ask.plan.policy();
+    /// Puts the summaries of the logs into the record. Returns the claims that remain to be
+    /// settled.
+    fn put_logs(
+        &self,
+        first: usize,
+        operation: &Operation,
+        record: &mut Record,
+    ) -> Result<Claims, ReplyError> {
+        let policy = operation.plan.policy();
         let logs = stored_limits(policy)
             .enumerate()
             .filter(|(_, limit)| is_log(limit));
         let mut unsettled = Claims::new();
         for (log, (limit, _)) in logs.enumerate() {
             let Some(Value::BulkString(summary)) = self.reply.logs.get(first + log) else {
-                return Err(ReplyError::NotAnAnswer);
+                return Err(ReplyError::Malformed);
             };
-            let mut stored = log_summary(summary).ok_or(ReplyError::NotAnAnswer)?;
-            if let (Act::Settle(_), Stored::Log { waits_for, .. }) = (&ask.act, &mut stored)
+            let mut stored = log_summary(summary).ok_or(ReplyError::Malformed)?;
+            if let (OperationKind::Settle(_), Stored::Log { waits_for, .. }) =
+                (&operation.kind, &mut stored)
                 && let Some((at, amount)) = waits_for.take()
             {
                 unsettled.resize(policy.limits().len(), Claim::default());
@@ -227,7 +248,8 @@ fn is_log(limit: &Limit) -> bool {
     limit.algorithm() == Algorithm::SlidingWindowLog
 }
 
-/// The states in a record: one a limit, but for logs. Where there are several, each comes after its length.
+/// Parses the states in a record, one per limit except logs. If there are several, each is preceded
+/// by its length.
 fn stored_states(limits: &[&Limit], mut record: &[u8]) -> Option<Vec<Stored>> {
     let is_alone = limits.iter().filter(|limit| !is_log(limit)).count() == 1;
     let mut next = || {
@@ -272,7 +294,7 @@ fn stored_state(limit: &Limit, text: &[u8]) -> Option<Stored> {
     }
 }
 
-/// Reads the state with the numbers of this bucket, beside other limits.
+/// Parses the state with the numbers of this bucket, beside other limits.
 fn stored_version(limit: &Limit, text: &[u8]) -> Option<Stored> {
     let (versions, []) = text.as_chunks::<32>() else {
         return None;
@@ -303,7 +325,7 @@ fn stored_bucket(limit: &Limit, text: &[u8]) -> Option<Stored> {
     }
     let [free_at, part, denominator] =
         unpacked(text, [8, 2, 2]).or_else(|| unpacked(text, [8, 8, 8]))?;
-    // A part of another rate's denominator says nothing here: up to the next microsecond.
+    // A part of another rate's denominator is rounded up to the next microsecond.
     Some(if denominator == Refill::new(limit).denominator {
         Stored::Bucket {
             free_at,
@@ -319,7 +341,7 @@ fn stored_bucket(limit: &Limit, text: &[u8]) -> Option<Stored> {
     })
 }
 
-/// Numbers of these sizes in bytes, the highest byte first, and nothing else.
+/// Parses big-endian numbers of these sizes, and nothing else.
 fn unpacked<const N: usize>(mut text: &[u8], sizes: [usize; N]) -> Option<[u64; N]> {
     let mut numbers = [0; N];
     for (number, size) in numbers.iter_mut().zip(sizes) {
@@ -332,8 +354,8 @@ fn unpacked<const N: usize>(mut text: &[u8], sizes: [usize; N]) -> Option<[u64; 
     text.is_empty().then_some(numbers)
 }
 
-/// All that is live, the newest entry, and of what is denied the entry it waits for with all that is live up to it; of a
-/// settlement, the entry from which on it goes on, and by how much.
+/// Parses the live amount and the newest entry. For a denial, the entry to wait for and the live
+/// amount up to it follow; for a settlement, the entry to continue at and the amount.
 fn log_summary(text: &[u8]) -> Option<Stored> {
     match numbers(std::str::from_utf8(text).ok()?)?[..] {
         [live, newest] => Some(Stored::Log {

@@ -1,11 +1,11 @@
-//! A runtime of the store's own, for programs that have none.
+//! A runtime of the store's own, for programs without one.
 
 use std::thread::JoinHandle;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// A thread that runs what the store has to do. Ends when it is dropped.
+/// A thread that runs the store's tasks. It ends when this is dropped.
 pub(crate) struct OwnRuntime {
     handle: Handle,
     end: Option<oneshot::Sender<()>>,
@@ -18,9 +18,9 @@ impl OwnRuntime {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
         let run = move || {
-            // Both ways it is over: told to end, or nobody left to tell.
+            // Returns when the sender is used or dropped.
             let _ = runtime.block_on(ended);
-            // A name that is being looked up, on a thread of its own, is not waited for.
+            // Does not wait for a name lookup, which runs on its own thread.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new()
@@ -44,7 +44,7 @@ impl Drop for OwnRuntime {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
-            // It has nothing left to do but to end.
+            // The thread has nothing left to do.
             let _ = thread.join();
         }
     }

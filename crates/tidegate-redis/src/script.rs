@@ -1,51 +1,79 @@
-//! The Lua that decides, put together for the limits of a policy of one file an algorithm.
+//! Composes the Lua scripts that decide, from one file per algorithm.
 //!
-//! Functions and tables are made anew with every call of a script, and they cost more than all else. So the script that
-//! checks the keys of a policy is one run of plain statements: the sections of each limit's file, one after the other, with
-//! names of their own. `lua/frame.lua` says which sections there are and what the words in capitals mean.
+//! # Why scripts are composed
 //!
-//! Redis keeps every script for good. So there are few: policies of many limits, and everything but a check, use one generic
-//! script (`lua/generic.lua`), made of the same sections.
+//! Redis creates functions and tables again for every call of a script, and they cost more than
+//! everything else. The script of a policy is therefore one sequence of plain statements, without
+//! functions or loops over limits.
+//!
+//! # How sections are combined
+//!
+//! Each file in `lua/` consists of sections. A line `--@ name` starts the section `name`. Inside a
+//! section, these directives insert others:
+//!
+//! | Directive | Inserts |
+//! |---|---|
+//! | `--@ include NAME` | the section of `frame.lua`, in the variant that fits the policy |
+//! | `--@ each NAME` | the section of every limit's algorithm, one after the other |
+//! | `--@ own NAME` | another section of the same algorithm |
+//! | `--@ record NAME` | the section of `frame.lua`, once for every limit that is stored in the record |
+//! | `--@ all NAME` | the section of every algorithm in use, once |
+//!
+//! A section `NAME, several` replaces `NAME` if the policy has several limits, and a section `NAME,
+//! alone` replaces it in a script for one check. `name$` is a variable of the limit: `name1`,
+//! `name2` and so on. Words in capitals are replaced by [`Composer::add_word`].
+//!
+//! `lua/check.lua` is the script of a policy, `lua/generic.lua` the one for everything else. In the
+//! generic script `each` becomes a loop over limits that selects the algorithm, and `name$` becomes
+//! `l.name`.
+//!
+//! `lua/composed/` contains the results, as Redis runs them. A test keeps them up to date.
+//!
+//! # Why there are few scripts
+//!
+//! Redis keeps every script for good, and clients can send any limits. Limits are therefore stored
+//! in a fixed order, policies of many limits use the generic script, and there are at most 69
+//! scripts.
 
 use std::sync::{Arc, LazyLock};
 
 use tidegate_core::remote::stored_limits;
 use tidegate_core::{Algorithm, Policy};
 
-/// A script and the name that Redis knows it by.
+/// A script and its SHA-1, by which Redis knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) text: Arc<str>,
     pub(crate) sha: Arc<str>,
 }
 
-/// An operation on a key.
+/// The task of a script call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Task {
+pub(crate) enum ScriptTask {
     Check,
     Refund,
     /// Gives back what still counts of a request.
     Settle,
-    /// Takes what fits.
+    /// Takes as much as fits.
     Charge,
 }
 
-/// How many checks a call of a script makes.
+/// The number of checks in a script call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Load {
+pub(crate) enum BatchSize {
     One,
     Many,
 }
 
-/// Policies of more limits than this use the generic script. Limits are sorted by their algorithm, so that there are 34
-/// shapes of at most three limits, with two scripts each: that bounds what Redis keeps of them.
-pub(crate) const MOST_LIMITS: usize = 3;
+/// The maximum number of limits of a policy with its own script. Limits are sorted by algorithm, so
+/// there are 34 combinations of at most three limits, with two scripts each.
+pub(crate) const MAX_LIMITS: usize = 3;
 
 const FRAME: &str = include_str!("lua/frame.lua");
 const CHECK: &str = include_str!("lua/check.lua");
 const GENERIC: &str = include_str!("lua/generic.lua");
 
-/// The kinds of limits, by the number that the generic script knows them by.
+/// The algorithms, in the order of their numbers in the generic script.
 const FILES: [&str; 4] = [
     include_str!("lua/bucket.lua"),
     include_str!("lua/fixed_window.lua"),
@@ -54,7 +82,7 @@ const FILES: [&str; 4] = [
 ];
 const LOG: &str = include_str!("lua/sliding_window_log.lua");
 
-/// The number that the generic script knows an algorithm by.
+/// Returns the number of an algorithm in the generic script.
 pub(crate) const fn kind(algorithm: Algorithm) -> u8 {
     match algorithm {
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => 1,
@@ -65,13 +93,14 @@ pub(crate) const fn kind(algorithm: Algorithm) -> u8 {
 }
 
 impl Script {
-    /// The script that checks the keys of one policy; `None` for a policy of too many limits.
-    pub(crate) fn check(policy: &Policy, load: Load) -> Option<Self> {
+    /// Returns the script that checks the keys of a policy, or `None` if the policy has too many
+    /// limits.
+    pub(crate) fn check(policy: &Policy, load: BatchSize) -> Option<Self> {
         let composer = Composer::new(policy, load);
-        (composer.parts.len() <= MOST_LIMITS).then(|| Self::of(composer.compose(CHECK)))
+        (composer.parts.len() <= MAX_LIMITS).then(|| Self::of(composer.compose(CHECK)))
     }
 
-    /// The script for everything else. There is one.
+    /// Returns the script for everything else. There is one.
     pub(crate) fn generic() -> &'static Self {
         static GENERIC_SCRIPT: LazyLock<Script> =
             LazyLock::new(|| Script::of(Composer::generic().compose(GENERIC)));
@@ -87,35 +116,35 @@ impl Script {
     }
 }
 
-/// A limit as the script knows it.
+/// A limit as the script sees it.
 #[derive(Clone, Copy)]
-struct Part {
+struct LimitSections {
     file: &'static str,
     is_log: bool,
-    /// Where the key of a log is, from the check's first one on.
+    /// The index of a log's key, counted from the check's first key.
     log_at: usize,
 }
 
 struct Composer {
-    load: Load,
-    /// Empty in the generic script, which learns the limits from its arguments.
-    parts: Vec<Part>,
+    load: BatchSize,
+    /// Empty for the generic script, which gets the limits from its arguments.
+    parts: Vec<LimitSections>,
     record_count: usize,
     log_count: usize,
     text: String,
-    /// How many numbers of the first argument have names.
+    /// The number of numbers of the first argument that have names.
     numbers: usize,
 }
 
-/// The owner of some lines: a limit by its number from 1 on, or any limit of one algorithm in the generic script.
+/// The limit that lines belong to, by its number from 1 on, or an algorithm in the generic script.
 #[derive(Clone, Copy)]
-struct Scope {
+struct SectionScope {
     limit: usize,
     file: &'static str,
 }
 
 impl Composer {
-    fn new(policy: &Policy, load: Load) -> Self {
+    fn new(policy: &Policy, load: BatchSize) -> Self {
         let algorithms: Vec<Algorithm> = stored_limits(policy)
             .map(|limit| limit.algorithm())
             .collect();
@@ -129,7 +158,7 @@ impl Composer {
         let mut parts = Vec::new();
         for algorithm in algorithms {
             let file = FILES[usize::from(kind(algorithm)) - 1];
-            parts.push(Part {
+            parts.push(LimitSections {
                 file,
                 is_log: is_log(algorithm),
                 log_at,
@@ -148,7 +177,7 @@ impl Composer {
 
     fn generic() -> Self {
         Self {
-            load: Load::Many,
+            load: BatchSize::Many,
             parts: Vec::new(),
             record_count: 0,
             log_count: 0,
@@ -166,67 +195,62 @@ impl Composer {
         self.text
     }
 
-    /// Adds some lines, and what they ask for.
-    fn add(&mut self, lines: &str, scope: Option<Scope>) {
+    /// Adds lines, and the sections that their directives insert.
+    fn add(&mut self, lines: &str, scope: Option<SectionScope>) {
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            match line
-                .strip_prefix("--@ ")
-                .map(|directive| directive.split_once(' ').unwrap_or((directive, "")))
-            {
-                Some(("include", name)) if self.is_generic() => {
-                    self.add(section(FRAME, name), scope)
-                }
-                Some(("include", name)) => self.add(self.frame_section(name), scope),
-                Some(("own", name)) => {
-                    if let Some(Scope { file, .. }) = scope {
-                        self.add(section(file, name), scope);
-                    }
-                }
-                Some(("each", name)) if self.is_generic() => self.add_for_any(name),
-                Some(("each", name)) => {
-                    for (limit, part) in (1..).zip(self.parts.clone()) {
-                        self.add(
-                            self.own_section(part.file, name),
-                            Some(Scope {
-                                limit,
-                                file: part.file,
-                            }),
-                        );
-                    }
-                }
-                Some(("record", name)) => {
-                    for (limit, part) in (1..)
-                        .zip(self.parts.clone())
-                        .filter(|(_, part)| !part.is_log)
-                    {
-                        self.add(
-                            section(FRAME, name),
-                            Some(Scope {
-                                limit,
-                                file: part.file,
-                            }),
-                        );
-                    }
-                }
-                Some(("all", name)) => {
-                    let files = FILES.iter().filter(|file| {
-                        self.is_generic()
-                            || self
-                                .parts
-                                .iter()
-                                .any(|part| std::ptr::eq(part.file, **file))
-                    });
-                    for file in files.copied().collect::<Vec<_>>() {
-                        self.add(section(file, name), None);
-                    }
-                }
-                _ if line.starts_with("--") => {}
-                _ => self.add_line(line, scope),
+            let directive = line.strip_prefix("--@ ");
+            match directive.map(|text| text.split_once(' ').unwrap_or((text, ""))) {
+                Some((directive, name)) => self.add_directive(directive, name, scope),
+                None if line.starts_with("--") => {}
+                None => self.add_line(line, scope),
             }
         }
     }
 
-    /// The section of an algorithm for policies of as many limits as this one has.
+    fn add_directive(&mut self, directive: &str, name: &str, scope: Option<SectionScope>) {
+        match directive {
+            "include" if self.is_generic() => self.add(section(FRAME, name), scope),
+            "include" => self.add(self.frame_section(name), scope),
+            "own" => {
+                if let Some(SectionScope { file, .. }) = scope {
+                    self.add(section(file, name), scope);
+                }
+            }
+            "each" if self.is_generic() => self.add_for_any(name),
+            "each" => {
+                for (limit, LimitSections { file, .. }) in (1..).zip(self.parts.clone()) {
+                    let text = self.own_section(file, name);
+                    self.add(text, Some(SectionScope { limit, file }));
+                }
+            }
+            "record" => {
+                for (limit, part) in (1..).zip(self.parts.clone()) {
+                    if !part.is_log {
+                        let file = part.file;
+                        self.add(section(FRAME, name), Some(SectionScope { limit, file }));
+                    }
+                }
+            }
+            "all" => {
+                for file in FILES
+                    .into_iter()
+                    .filter(|file| self.uses(file))
+                    .collect::<Vec<_>>()
+                {
+                    self.add(section(file, name), None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns `true` if a limit uses the algorithm of this file.
+    fn uses(&self, file: &'static str) -> bool {
+        let is_used = |part: &LimitSections| std::ptr::eq(part.file, file);
+        self.is_generic() || self.parts.iter().any(is_used)
+    }
+
+    /// Returns the section of an algorithm for policies with this number of limits.
     fn own_section(&self, file: &'static str, name: &str) -> &'static str {
         let several = format!("{name}, several");
         if self.parts.len() > 1 && has_section(file, &several) {
@@ -236,13 +260,13 @@ impl Composer {
         }
     }
 
-    /// The section of every algorithm, in a loop that chooses by the limit's kind.
+    /// Adds the section of every algorithm, in a loop that selects by the limit's kind.
     fn add_for_any(&mut self, name: &str) {
         self.text
             .push_str("for limit = 1, #limits do\nlocal l = limits[limit]\n");
         for (number, file) in FILES.into_iter().enumerate() {
             let several = format!("{name}, several");
-            let scope = Some(Scope { limit: 0, file });
+            let scope = Some(SectionScope { limit: 0, file });
             self.text.push_str(&format!(
                 "{} l.kind == {} then\n",
                 if number == 0 { "if" } else { "elseif" },
@@ -261,14 +285,14 @@ impl Composer {
         self.text.push_str("end\nend\n");
     }
 
-    /// A section of the frame, of those that there are several of the one that fits.
+    /// Returns a section of the frame, in the variant that fits the policy.
     fn frame_section(&self, name: &str) -> &'static str {
         let chosen = match (name, self.record_count, self.log_count) {
             ("texts" | "joined" | "keep" | "write values", 0, _) | ("logs" | "no logs", _, 0) => {
                 return "";
             }
             ("values", 0, _) => "no values",
-            ("values", _, _) if self.load == Load::One => "values",
+            ("values", _, _) if self.load == BatchSize::One => "values",
             ("values", _, 0) => "values of one",
             ("values", _, _) => "values of several",
             ("answer", _, 0) => "answer without logs",
@@ -279,38 +303,38 @@ impl Composer {
             ("joined", _, _) => "joined of several",
             _ => name,
         };
-        if self.load == Load::One && has_section(FRAME, &format!("{chosen}, alone")) {
+        if self.load == BatchSize::One && has_section(FRAME, &format!("{chosen}, alone")) {
             return section(FRAME, &format!("{chosen}, alone"));
         }
         section(FRAME, chosen)
     }
 
-    fn add_line(&mut self, line: &str, scope: Option<Scope>) {
-        let (names, values) = line.split_once('=').unwrap_or((line, ""));
-        let mut line = line.to_owned();
+    fn add_line(&mut self, connection: &str, scope: Option<SectionScope>) {
+        let (names, values) = connection.split_once('=').unwrap_or((connection, ""));
+        let mut connection = connection.to_owned();
         if self.is_generic()
             && names.contains('$')
             && let Some(names) = names.strip_prefix("local ")
         {
-            // In a table nothing is declared.
+            // A table needs no declaration.
             if values.is_empty() {
                 return;
             }
-            line = format!("{names}={values}");
+            connection = format!("{names}={values}");
             if values.trim() == "NUMBERS" {
                 let formats = "I8".repeat(names.matches('$').count());
-                line = format!(
+                connection = format!(
                     "{}, number_at = unpack_numbers('>{formats}', ARGV[1], number_at)",
                     names.trim()
                 );
             } else if values.trim() == "IDENTITY" {
-                line = format!(
+                connection = format!(
                     "{names}= string.sub(ARGV[1], number_at, number_at + 15)\nnumber_at = number_at + 16"
                 );
             }
         }
         let count = names.matches('$').count();
-        let mut rest = &line[..];
+        let mut rest = &connection[..];
         while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '_') {
             let (before, from) = rest.split_at(start);
             let end = from
@@ -325,12 +349,12 @@ impl Composer {
         self.text.push('\n');
     }
 
-    fn add_word(&mut self, word: &str, scope: Option<Scope>, names: usize) {
-        let keys_a_check = self.log_count + usize::from(self.record_count > 0);
+    fn add_word(&mut self, word: &str, scope: Option<SectionScope>, names: usize) {
+        let keys_per_check = self.log_count + usize::from(self.record_count > 0);
         let limit = scope.map_or(0, |scope| scope.limit);
         let word = match word {
             "NUMBERS" => {
-                // The time and how long to keep have no `$`.
+                // The time and the time to keep have no `$`.
                 let names = if names == 0 { 2 } else { names };
                 let from = 1 + 8 * self.numbers;
                 self.numbers += names;
@@ -341,9 +365,9 @@ impl Composer {
                 self.numbers += 2;
                 format!("string.sub(ARGV[1], {from}, {})", from + 15)
             }
-            "VERDICT" if self.load == Load::One => "verdict".to_owned(),
+            "VERDICT" if self.load == BatchSize::One => "verdict".to_owned(),
             "VERDICT" => "verdicts[check]".to_owned(),
-            "KEYS_A_CHECK" => keys_a_check.to_string(),
+            "KEYS_PER_CHECK" => keys_per_check.to_string(),
             "LOG_COUNT" => self.log_count.to_string(),
             "LOG_KIND" => kind(Algorithm::SlidingWindowLog).to_string(),
             "LOG" if self.is_generic() => "l.log_at".to_owned(),
@@ -366,7 +390,8 @@ fn has_section(file: &str, name: &str) -> bool {
     file.contains(&format!("\n--@ {name}\n"))
 }
 
-/// A section of a file: from the line that names it to the next that names one. Nothing where there is none.
+/// Returns a section of a file: from the line that names it to the next one. Returns nothing if
+/// there is none.
 fn section(file: &'static str, name: &str) -> &'static str {
     let header = format!("\n--@ {name}\n");
     let Some(start) = file.find(&header).map(|at| at + header.len()) else {
@@ -377,8 +402,8 @@ fn section(file: &'static str, name: &str) -> &'static str {
     };
     let mut end = text.len();
     let mut at = 0;
-    for line in text.split_inclusive('\n') {
-        let is_header = line.strip_prefix("--@ ").is_some_and(|rest| {
+    for connection in text.split_inclusive('\n') {
+        let is_header = connection.strip_prefix("--@ ").is_some_and(|rest| {
             !["include ", "each ", "own ", "record ", "all "]
                 .iter()
                 .any(|directive| rest.starts_with(directive))
@@ -387,7 +412,7 @@ fn section(file: &'static str, name: &str) -> &'static str {
             end = at;
             break;
         }
-        at += line.len();
+        at += connection.len();
     }
     text.get(..end).unwrap_or_default()
 }
@@ -406,7 +431,7 @@ mod tests {
         let mut scripts = vec![Script::generic().clone()];
         for policy in policies {
             scripts.extend(
-                [Load::One, Load::Many]
+                [BatchSize::One, BatchSize::Many]
                     .map(|load| Script::check(&policy.parse().unwrap(), load).unwrap()),
             );
         }
@@ -418,7 +443,7 @@ mod tests {
                 "NUMBERS",
                 "IDENTITY",
                 "VERDICT",
-                "KEYS_A_CHECK",
+                "KEYS_PER_CHECK",
                 "LOG_",
             ] {
                 assert!(!text.contains(left), "{left} is left in:\n{text}");
@@ -426,8 +451,8 @@ mod tests {
         }
     }
 
-    /// The scripts as Redis runs them, for a reader: `lua/composed/`. `TIDEGATE_UPDATE_GOLDEN=1 cargo test -p tidegate-redis
-    /// golden` writes them anew.
+    /// Compares `lua/composed/` with the composed scripts. To update the files, run
+    /// `TIDEGATE_UPDATE_GOLDEN=1 cargo test -p tidegate-redis golden`.
     #[test]
     fn golden_scripts_are_what_redis_runs() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lua/composed");
@@ -443,8 +468,8 @@ mod tests {
                 "gcra 1/s; fixed_window 1/m; sliding_window_log 1/h",
             ),
         ] {
-            scripts.push((format!("{name}.one"), check(policy, Load::One)));
-            scripts.push((format!("{name}.many"), check(policy, Load::Many)));
+            scripts.push((format!("{name}.one"), check(policy, BatchSize::One)));
+            scripts.push((format!("{name}.many"), check(policy, BatchSize::Many)));
         }
         for (name, script) in scripts {
             let path = folder.join(format!("{name}.lua"));
@@ -455,13 +480,14 @@ mod tests {
             let golden = std::fs::read_to_string(&path).unwrap_or_default();
             assert!(
                 golden == *script.text,
-                "{} is not what Redis runs: see this test",
+                "{} is out of date: run TIDEGATE_UPDATE_GOLDEN=1 cargo test -p tidegate-redis golden",
                 path.display()
             );
         }
     }
 
-    /// Whatever limits clients send: their order, their numbers and their count make no more scripts than this.
+    /// Whatever limits clients send, their order, numbers and count create no more scripts than
+    /// this.
     #[test]
     fn a4_the_number_of_scripts_is_bounded() {
         let kinds = [
@@ -479,7 +505,7 @@ mod tests {
                 .map(|_| *random.choice(&kinds).unwrap())
                 .collect();
             let policy = limits.join("; ").parse().unwrap();
-            for load in [Load::One, Load::Many] {
+            for load in [BatchSize::One, BatchSize::Many] {
                 if let Some(script) = Script::check(&policy, load)
                     && shas.insert(script.sha)
                 {

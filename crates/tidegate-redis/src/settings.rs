@@ -1,45 +1,46 @@
-//! What can be set, and what holds where it is not.
+//! The settings of a store, and the bounds on its load.
 
 use std::time::Duration;
 
-use crate::command::GivenTime;
+use crate::operation::ManualTime;
 
-/// Trips to one node that may be under way at once. More of them would not make Redis faster; what waits meanwhile goes
-/// together on the next.
-pub(crate) const MAX_FLIGHTS: usize = 4;
+/// The maximum number of round trips in flight to one node. More would not make Redis faster;
+/// operations that wait share the next one.
+pub(crate) const MAX_IN_FLIGHT: usize = 4;
 
-/// The weight of the checks that go on one trip, where so many wait. Redis does nothing else at that time: this is about half
-/// a millisecond.
-pub(crate) const MAX_BATCH: usize = 128;
+/// The maximum weight of the operations in one round trip. Redis does nothing else in that time,
+/// about half a millisecond.
+pub(crate) const MAX_BATCH_WEIGHT: usize = 128;
 
-/// The weight of the checks of one caller that are on their way at a time, however many it asks for at once. So no caller keeps
-/// Redis from answering the others within their deadline.
-pub(crate) const MAX_PARCEL: usize = 256;
+/// The maximum weight of one caller's operations in flight, however many it has. So no caller keeps
+/// Redis from answering others within their timeout.
+pub(crate) const MAX_CALLER_WEIGHT: usize = 256;
 
-/// So many trips in a row without an answer open the breaker.
-pub(crate) const MAX_FAILURES: u32 = 3;
-
+/// The settings of a store.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    /// Every name in Redis begins with it and a `:`.
+pub(crate) struct RedisSettings {
+    /// Every key in Redis starts with this prefix and a `:`.
     pub(crate) prefix: String,
-    /// A check is answered within it, by Redis or without.
-    pub(crate) deadline: Duration,
-    /// How long making a connection may take.
+    /// The time within which a check is answered, by Redis or by the failure policy.
+    pub(crate) timeout: Duration,
+    /// Set if the URL or the program has set the timeout.
+    pub(crate) has_timeout: bool,
+    /// The time that connecting may take.
     pub(crate) connect_timeout: Duration,
-    /// How many checks may wait for a trip, a node.
+    /// The maximum number of operations that wait for one node.
     pub(crate) max_waiting: usize,
-    pub(crate) given: Option<GivenTime>,
+    pub(crate) manual_time: Option<ManualTime>,
 }
 
-impl Default for Settings {
+impl Default for RedisSettings {
     fn default() -> Self {
         Self {
             prefix: "tg".to_owned(),
-            deadline: Duration::from_millis(50),
+            timeout: Duration::from_millis(50),
+            has_timeout: false,
             connect_timeout: Duration::from_millis(500),
             max_waiting: 4_096,
-            given: None,
+            manual_time: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The store.
+//! The store on Redis.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,23 +13,26 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::command::{Act, Ask};
-use crate::error::AskError;
+use crate::connection::{Batch, Connection, NotExecuted, SendError, SendResult};
+use crate::error::CallError;
 use crate::health::Health;
-use crate::line::{Line, NotExecuted, Outcome, Parcel, Trouble};
+use crate::operation::{Operation, OperationKind};
 use crate::plan::RedisPlan;
-use crate::reply::Answer;
+use crate::reply::Reply;
 use crate::runtime::OwnRuntime;
-use crate::settings::{MAX_PARCEL, Settings};
+use crate::settings::{MAX_CALLER_WEIGHT, RedisSettings};
 
-/// Calls that settle one request at the most: a log has a million entries, and one call rewrites a thousand. Some more, as
-/// requests are admitted in between.
-const MOST_SETTLE_CALLS: usize = 2_000;
+/// The maximum number of calls that settle one request. A log has a million entries, and one call
+/// rewrites a thousand. The rest is for requests admitted in between.
+const MAX_SETTLE_CALLS: usize = 2_000;
 
-/// Records in Redis: the same decisions for every process that shares it. Clones share.
+/// A store on Redis: the same decisions for every process that shares it. Clones share connections.
 ///
-/// Its connections live in the tokio runtime that it was made in, and must not be used after that is gone; a store of
-/// [`connect_blocking`](Self::connect_blocking) brings its own along.
+/// The connections belong to the tokio runtime in which the store was created, and must not be used
+/// after it has ended. A store from [`connect_blocking`](Self::connect_blocking) has its own
+/// runtime.
+///
+/// # Examples
 ///
 /// ```no_run
 /// use tidegate_core::Limiter;
@@ -47,16 +50,16 @@ pub struct RedisStore(Arc<Shared>);
 
 pub(crate) struct Shared {
     pub(crate) route: Route,
-    pub(crate) settings: Settings,
+    pub(crate) settings: RedisSettings,
     pub(crate) health: Arc<Health>,
     pub(crate) runtime: Handle,
-    /// The runtime, where it is the store's own.
+    /// The store's own runtime, if it has one.
     pub(crate) own: Option<OwnRuntime>,
 }
 
-/// How the node of a key is found.
+/// The way to the node of a key.
 pub(crate) enum Route {
-    Single(Line),
+    Single(Connection),
     Cluster(Cluster),
 }
 
@@ -65,67 +68,61 @@ impl RedisStore {
         Self(Arc::new(shared))
     }
 
-    /// Returns Redis' `maxmemory-policy` if it lets Redis evict counters, which all have an expiry. `None` if it does not, if
-    /// there is no `maxmemory`, or if Redis does not say.
+    /// Returns Redis' `maxmemory-policy` if it lets Redis evict counters, which all have an expiry.
+    ///
+    /// Returns `None` if it does not, if there is no `maxmemory`, or if Redis does not tell.
     pub async fn evicting_policy(&self) -> Option<String> {
         let mut connection = match &self.0.route {
-            Route::Single(line) => line.connection()?,
+            Route::Single(connection) => connection.multiplexed()?,
             Route::Cluster(cluster) => cluster.any_connection()?,
         };
         let info = redis::cmd("INFO").arg("memory").to_owned();
-        let asked = info.query_async::<String>(&mut connection);
-        let text = tokio::time::timeout(self.0.settings.connect_timeout, asked)
+        let query = info.query_async::<String>(&mut connection);
+        let text = tokio::time::timeout(self.0.settings.connect_timeout, query)
             .await
             .ok()?
             .ok()?;
         let field = |name: &str| {
             text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .find_map(|connection| connection.strip_prefix(name)?.strip_prefix(':'))
         };
         let has_maximum = field("maxmemory").is_some_and(|bytes| bytes.trim() != "0");
         let policy = field("maxmemory_policy")?.trim();
         (has_maximum && policy != "noeviction").then(|| policy.to_owned())
     }
 
-    async fn answer(&self, ask: Ask) -> Result<Answer, StoreError> {
-        let deadline = Instant::now() + self.0.settings.deadline;
-        let answered = match &self.0.route {
-            Route::Cluster(cluster) => cluster.ask(ask, deadline).await,
-            Route::Single(line) => {
-                let outcome = line.send(Parcel::of(vec![ask]), deadline).await.pop();
-                outcome.map_or(Err(AskError::Timeout), settled)
+    /// Sends one operation.
+    async fn send(&self, operation: Operation) -> Result<Reply, StoreError> {
+        let deadline = Instant::now() + self.0.settings.timeout;
+        let reply = match &self.0.route {
+            Route::Cluster(cluster) => cluster.send(operation, deadline).await,
+            Route::Single(connection) => {
+                let batch = Batch::single(operation, false);
+                let result = connection.send(batch, deadline).await.pop();
+                result.map_or(Err(CallError::Timeout), from_single_server)
             }
         };
-        answered.map_err(|error| self.failed(error))
+        reply.map_err(|error| self.failed(error))
     }
 
-    /// In one call, where all keys are on one server.
-    async fn answers_together(
+    /// Decides in one call, if all keys are on one server.
+    async fn send_atomic(
         &self,
-        line: &Line,
-        asks: Vec<Ask>,
+        connection: &Connection,
+        operations: Vec<Operation>,
     ) -> Result<Vec<Admission>, StoreError> {
-        let deadline = Instant::now() + self.0.settings.deadline;
-        let outcomes = line
-            .send(
-                Parcel {
-                    is_together: true,
-                    ..Parcel::of(asks)
-                },
-                deadline,
-            )
-            .await;
-        let answers: Result<Vec<Answer>, AskError> = outcomes.into_iter().map(settled).collect();
-        let admission = |answer: Answer| (answer.decision, answer.claims);
-        Ok(answers
-            .map_err(|error| self.failed(error))?
-            .into_iter()
-            .map(admission)
-            .collect())
+        let deadline = Instant::now() + self.0.settings.timeout;
+        let results = connection.send(Batch::atomic(operations), deadline).await;
+        let replies: Result<Vec<Reply>, CallError> =
+            results.into_iter().map(from_single_server).collect();
+        let replies = replies.map_err(|error| self.failed(error))?;
+        let admission = |reply: Reply| (reply.decision, reply.claims);
+        Ok(replies.into_iter().map(admission).collect())
     }
 
-    /// On a task of its own: a caller that goes away in the middle leaves nothing half taken.
-    async fn answers_in_order(
+    /// Decides the keys in order, on a task of its own, so that a caller that goes away leaves
+    /// nothing half taken.
+    async fn admit_in_order(
         &self,
         requests: &[Request<'_>],
     ) -> Result<Vec<Option<Admission>>, StoreError> {
@@ -135,38 +132,36 @@ impl RedisStore {
             .map(|(plan, key, cost)| ((*plan).clone(), key.as_bytes().to_vec(), *cost))
             .collect();
         let task = self.0.runtime.spawn(async move {
-            let keyed = owned
+            let requests = owned
                 .iter()
                 .filter_map(|(plan, key, cost)| Some((plan, Key::new(key).ok()?, *cost)));
-            remote::check_in_order(&store, &keyed.collect::<Vec<_>>()).await
+            remote::check_in_order(&store, &requests.collect::<Vec<_>>()).await
         });
         match task.await {
-            Ok(answer) => answer,
+            Ok(admissions) => admissions,
             Err(gone) => Err(StoreError::new(Degraded::Disconnected, gone)),
         }
     }
 
-    /// Asks about many keys, in parts that follow one another: what is about one key is decided in order, and no caller keeps
-    /// Redis busy for long. Each part has its deadline; once one is not answered, the rest is not asked.
-    async fn answers(&self, asks: Vec<Ask>) -> Vec<Result<Decision, StoreError>> {
-        let mut decisions = Vec::with_capacity(asks.len());
-        let mut lost: Option<AskError> = None;
-        for part in parts(asks) {
-            if let Some(error) = &lost {
+    /// Sends many operations in consecutive parts. Operations on one key stay in order, and no
+    /// caller keeps Redis busy for long. Each part has its own timeout; after one fails, the rest
+    /// is not sent.
+    async fn send_many(&self, operations: Vec<Operation>) -> Vec<Result<Decision, StoreError>> {
+        let mut decisions = Vec::with_capacity(operations.len());
+        let mut failure: Option<CallError> = None;
+        for part in parts(operations) {
+            if let Some(error) = &failure {
                 decisions.extend(part.iter().map(|_| Err(self.failed(error.clone()))));
                 continue;
             }
-            for answer in self.answer_part(part).await {
-                if let Err(
-                    error @ (AskError::Timeout
-                    | AskError::Disconnected(_)
-                    | AskError::BreakerOpen(_)),
-                ) = &answer
-                {
-                    lost = Some(error.clone());
-                }
-                decisions.push(match answer {
-                    Ok(answer) => Ok(answer.decision),
+            for result in self.send_part(part).await {
+                failure = failure.or(result
+                    .as_ref()
+                    .err()
+                    .filter(|error| error.is_outage())
+                    .cloned());
+                decisions.push(match result {
+                    Ok(reply) => Ok(reply.decision),
                     Err(error) => Err(self.failed(error)),
                 });
             }
@@ -174,46 +169,47 @@ impl RedisStore {
         decisions
     }
 
-    async fn answer_part(&self, asks: Vec<Ask>) -> Vec<Result<Answer, AskError>> {
-        let deadline = Instant::now() + self.0.settings.deadline;
+    async fn send_part(&self, operations: Vec<Operation>) -> Vec<Result<Reply, CallError>> {
+        let deadline = Instant::now() + self.0.settings.timeout;
         match &self.0.route {
-            Route::Cluster(cluster) => cluster.ask_many(asks, deadline).await,
-            Route::Single(line) => line
-                .send(Parcel::of(asks), deadline)
-                .await
-                .into_iter()
-                .map(settled)
-                .collect(),
+            Route::Cluster(cluster) => cluster.send_many(operations, deadline).await,
+            Route::Single(connection) => {
+                let results = connection.send(Batch::new(operations), deadline).await;
+                results.into_iter().map(from_single_server).collect()
+            }
         }
     }
 
-    /// Settles the rest of a long log in several calls, so that Redis answers others in between. What is not reached stays
-    /// taken.
-    async fn settle_rest(&self, ask: Ask, mut answer: Answer) -> Result<Decision, StoreError> {
-        for _ in 0..MOST_SETTLE_CALLS {
-            if answer.claims.is_empty() {
+    /// Settles the rest of a long log in several calls, so that Redis serves other clients in
+    /// between. A part that is not reached stays taken.
+    async fn settle_rest(
+        &self,
+        operation: Operation,
+        mut reply: Reply,
+    ) -> Result<Decision, StoreError> {
+        for _ in 0..MAX_SETTLE_CALLS {
+            if reply.claims.is_empty() {
                 break;
             }
-            answer = self
-                .answer(Ask {
-                    act: Act::Settle(answer.claims),
-                    ..ask.clone()
-                })
-                .await?;
+            let rest = Operation {
+                kind: OperationKind::Settle(reply.claims),
+                ..operation.clone()
+            };
+            reply = self.send(rest).await?;
         }
-        Ok(answer.decision)
+        Ok(reply.decision)
     }
 
-    async fn decide(&self, ask: Ask) -> Result<Decision, StoreError> {
-        Ok(self.in_runtime(self.answer(ask)).await?.decision)
+    async fn decide(&self, operation: Operation) -> Result<Decision, StoreError> {
+        Ok(self.in_runtime(self.send(operation)).await?.decision)
     }
 
-    fn failed(&self, error: AskError) -> StoreError {
+    fn failed(&self, error: CallError) -> StoreError {
         self.0.health.failed(&error);
         error.into()
     }
 
-    /// Timers and tasks belong to the store's runtime, whatever polls the future.
+    /// Wraps a future that needs the store's runtime for timers and tasks.
     fn in_runtime<F: Future>(&self, future: F) -> InRuntime<F> {
         InRuntime {
             runtime: self.0.runtime.clone(),
@@ -222,18 +218,18 @@ impl RedisStore {
     }
 }
 
-/// Asks in parts of a weight that one caller may have on its way at a time.
-fn parts(asks: Vec<Ask>) -> Vec<Vec<Ask>> {
-    let mut parts: Vec<Vec<Ask>> = vec![Vec::new()];
+/// Splits operations into parts of the weight that one caller may have in flight.
+fn parts(operations: Vec<Operation>) -> Vec<Vec<Operation>> {
+    let mut parts: Vec<Vec<Operation>> = vec![Vec::new()];
     let mut weight = 0;
-    for ask in asks {
-        weight += ask.weight();
-        if weight > MAX_PARCEL {
-            weight = ask.weight();
+    for operation in operations {
+        weight += operation.weight();
+        if weight > MAX_CALLER_WEIGHT {
+            weight = operation.weight();
             parts.push(Vec::new());
         }
         if let Some(part) = parts.last_mut() {
-            part.push(ask);
+            part.push(operation);
         }
     }
     parts
@@ -241,7 +237,7 @@ fn parts(asks: Vec<Ask>) -> Vec<Vec<Ask>> {
 
 type Request<'a> = (&'a RedisPlan, Key<'a>, Cost);
 
-/// Requests about one record as one of the summed cost, and for each request which one that is.
+/// Merges requests on one record. Returns the merged requests, and the index of each request's own.
 fn merged<'a>(requests: &[Request<'a>]) -> (Vec<Request<'a>>, Vec<usize>) {
     let (mut merged, mut names, mut places) = (Vec::<Request<'a>>::new(), Vec::new(), Vec::new());
     for (plan, key, cost) in requests {
@@ -262,15 +258,17 @@ fn merged<'a>(requests: &[Request<'a>]) -> (Vec<Request<'a>>, Vec<usize>) {
     (merged, places)
 }
 
-/// What a server that is alone answered. Where it sends elsewhere, it is not alone.
-fn settled(outcome: Outcome) -> Result<Answer, AskError> {
-    outcome.map_err(|trouble| match trouble {
-        Trouble::Failed(error) => error,
-        Trouble::Not(NotExecuted::ReadOnly) => AskError::Refused("it is a replica".into()),
-        Trouble::Not(NotExecuted::Moved(_) | NotExecuted::Ask(_) | NotExecuted::TryAgain) => {
-            AskError::Refused("this is a node of a cluster: use redis+cluster://".into())
+/// Converts the result of a single server. A redirect means that it is part of a cluster.
+fn from_single_server(result: SendResult) -> Result<Reply, CallError> {
+    result.map_err(|error| match error {
+        SendError::Failed(error) => error,
+        SendError::NotExecuted(NotExecuted::ReadOnly) => {
+            CallError::Refused("it is a replica".into())
         }
-        Trouble::Not(NotExecuted::Later(why)) => AskError::Refused(why),
+        SendError::NotExecuted(
+            NotExecuted::Moved(_) | NotExecuted::Ask(_) | NotExecuted::TryAgain,
+        ) => CallError::Refused("it is a node of a cluster: expected redis+cluster://".into()),
+        SendError::NotExecuted(NotExecuted::Later(reason)) => CallError::Refused(reason),
     })
 }
 
@@ -287,7 +285,8 @@ impl Store for RedisStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Decision, StoreError> {
-        self.decide(Ask::new(plan, Act::Check, key, cost)).await
+        self.decide(Operation::new(plan, OperationKind::Check, key, cost))
+            .await
     }
 
     async fn check_many(
@@ -295,11 +294,11 @@ impl Store for RedisStore {
         plan: &RedisPlan,
         requests: &[(Key<'_>, Cost)],
     ) -> Vec<Result<Decision, StoreError>> {
-        let asks = requests
+        let operations = requests
             .iter()
-            .map(|(key, cost)| Ask::new(plan, Act::Check, *key, *cost))
+            .map(|(key, cost)| Operation::new(plan, OperationKind::Check, *key, *cost))
             .collect();
-        self.in_runtime(self.answers(asks)).await
+        self.in_runtime(self.send_many(operations)).await
     }
 
     async fn admit(
@@ -308,16 +307,20 @@ impl Store for RedisStore {
     ) -> Result<Vec<Option<Admission>>, StoreError> {
         let (requests, places) = merged(requests);
         let admissions = match &self.0.route {
-            Route::Single(line) => {
-                let asks = requests
+            Route::Single(connection) => {
+                let operations = requests
                     .iter()
-                    .map(|(plan, key, cost)| Ask::new(plan, Act::Check, *key, *cost))
+                    .map(|(plan, key, cost)| {
+                        Operation::new(plan, OperationKind::Check, *key, *cost)
+                    })
                     .collect();
-                let admissions = self.in_runtime(self.answers_together(line, asks)).await?;
+                let admissions = self
+                    .in_runtime(self.send_atomic(connection, operations))
+                    .await?;
                 admissions.into_iter().map(Some).collect()
             }
             // The keys may be on different nodes.
-            Route::Cluster(_) => self.answers_in_order(&requests).await?,
+            Route::Cluster(_) => self.admit_in_order(&requests).await?,
         };
         Ok(places
             .into_iter()
@@ -331,10 +334,9 @@ impl Store for RedisStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Admission, StoreError> {
-        let answer = self
-            .in_runtime(self.answer(Ask::new(plan, Act::Check, key, cost)))
-            .await?;
-        Ok((answer.decision, answer.claims))
+        let check = Operation::new(plan, OperationKind::Check, key, cost);
+        let reply = self.in_runtime(self.send(check)).await?;
+        Ok((reply.decision, reply.claims))
     }
 
     async fn settle(
@@ -350,22 +352,20 @@ impl Store for RedisStore {
         } = settlement;
         let Some(given_back) = taken.checked_sub(*actual) else {
             let extra = actual.checked_sub(*taken).unwrap_or(Cost::ZERO);
-            return self.decide(Ask::new(plan, Act::Charge, key, extra)).await;
+            return self
+                .decide(Operation::new(plan, OperationKind::Charge, key, extra))
+                .await;
         };
         let claims: Claims = claims.iter().copied().collect();
-        let ask = Ask::new(plan, Act::Settle(claims), key, given_back);
-        let answer = self.in_runtime(self.answer(ask.clone())).await?;
-        if answer.claims.is_empty() {
-            return Ok(answer.decision);
+        let operation = Operation::new(plan, OperationKind::Settle(claims), key, given_back);
+        let reply = self.in_runtime(self.send(operation.clone())).await?;
+        if reply.claims.is_empty() {
+            return Ok(reply.decision);
         }
-        // On a task of its own: a caller that goes away leaves nothing unsettled.
+        // On a task of its own, so that a caller that goes away leaves nothing unsettled.
         let store = self.clone();
-        match self
-            .0
-            .runtime
-            .spawn(async move { store.settle_rest(ask, answer).await })
-            .await
-        {
+        let rest = async move { store.settle_rest(operation, reply).await };
+        match self.0.runtime.spawn(rest).await {
             Ok(decision) => decision,
             Err(gone) => Err(StoreError::new(Degraded::Disconnected, gone)),
         }
@@ -377,11 +377,12 @@ impl Store for RedisStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Decision, StoreError> {
-        self.decide(Ask::new(plan, Act::Refund, key, cost)).await
+        self.decide(Operation::new(plan, OperationKind::Refund, key, cost))
+            .await
     }
 
     async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<(), StoreError> {
-        self.decide(Ask::new(plan, Act::Reset, key, Cost::ZERO))
+        self.decide(Operation::new(plan, OperationKind::Reset, key, Cost::ZERO))
             .await
             .map(drop)
     }
@@ -394,8 +395,9 @@ impl Store for RedisStore {
         receipt: &[u8],
         keep_for: Duration,
     ) -> Result<(), StoreError> {
-        let ask = Ask::new(plan, Act::Put(receipt.to_vec(), keep_for), key, Cost::ZERO);
-        self.decide(ask.for_receipt(id)).await.map(drop)
+        let kind = OperationKind::StoreReceipt(receipt.to_vec(), keep_for);
+        let operation = Operation::on_receipt(plan, kind, key, id);
+        self.decide(operation).await.map(drop)
     }
 
     async fn take_receipt(
@@ -404,13 +406,13 @@ impl Store for RedisStore {
         key: Key<'_>,
         id: &str,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        let ask = Ask::new(plan, Act::Take, key, Cost::ZERO).for_receipt(id);
-        Ok(self.in_runtime(self.answer(ask)).await?.bytes)
+        let operation = Operation::on_receipt(plan, OperationKind::TakeReceipt, key, id);
+        Ok(self.in_runtime(self.send(operation)).await?.bytes)
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
-        // On a thread of the runtime that is to do the work nothing would ever be done, nor by a runtime that only runs
-        // while somebody blocks on it.
+        // Blocking would deadlock on a thread of the runtime that does the work, and with a runtime
+        // that only runs while a thread blocks on it.
         let is_driven = self.0.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
         if self.0.own.is_none() && (Handle::try_current().is_ok() || !is_driven) {
             return Err(BlockingError::new());
@@ -423,14 +425,14 @@ impl Store for RedisStore {
     }
 
     fn health(&self) -> Option<StoreHealth> {
-        let (breaker, flights, waiting) = match &self.0.route {
-            Route::Single(line) => {
-                let (flights, waiting) = line.load();
-                (line.breaker(), flights, waiting)
+        let (breaker, in_flight, waiting) = match &self.0.route {
+            Route::Single(connection) => {
+                let (in_flight, waiting) = connection.load();
+                (connection.breaker(), in_flight, waiting)
             }
             Route::Cluster(cluster) => cluster.condition(),
         };
-        Some(self.0.health.snapshot(breaker, flights, waiting))
+        Some(self.0.health.snapshot(breaker, in_flight, waiting))
     }
 }
 
@@ -442,7 +444,7 @@ impl std::fmt::Debug for RedisStore {
     }
 }
 
-/// A future that finds the store's runtime around it, whoever polls it.
+/// A future that enters the store's runtime whenever it is polled.
 struct InRuntime<F> {
     runtime: Handle,
     future: Pin<Box<F>>,

@@ -1,4 +1,4 @@
-//! Where Redis is and how to get there, as one URL.
+//! Redis URLs: servers, credentials, TLS and settings.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::settings::Settings;
+use crate::settings::RedisSettings;
 
 const DEFAULT_PORT: u16 = 6379;
-/// Who waits for longer waits in vain.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// The maximum timeout. Longer ones are reduced to it.
+const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
 
-/// What the schemes are, for errors.
+/// The schemes, for error messages.
 const SCHEMES: &str = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://";
 
 /// A host and a port.
@@ -23,14 +23,14 @@ pub(crate) struct Address {
     pub(crate) port: u16,
 }
 
-/// What is at the address.
+/// The servers that a URL names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     /// One server.
     Single(Address),
     /// One server, by its socket.
     Unix(PathBuf),
-    /// Sentinels, which know where the primary of this name is.
+    /// Sentinels, which know the address of the primary with this name.
     Sentinel {
         sentinels: Vec<Address>,
         master: String,
@@ -39,8 +39,8 @@ pub(crate) enum Topology {
     Cluster(Vec<Address>),
 }
 
-/// A node's host, or the one that was asked where it does not know its own.
-pub(crate) fn known_host<'a>(host: &'a str, asked: &'a str) -> &'a str {
+/// Returns a node's host, or the host that was asked if the node does not know its own.
+pub(crate) fn host_or<'a>(host: &'a str, asked: &'a str) -> &'a str {
     if matches!(host, "" | "?") {
         asked
     } else {
@@ -48,14 +48,14 @@ pub(crate) fn known_host<'a>(host: &'a str, asked: &'a str) -> &'a str {
     }
 }
 
-/// Who is asking.
+/// A user and a password.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Login {
+pub(crate) struct Credentials {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
 }
 
-/// How a connection is encrypted.
+/// The TLS settings of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tls {
     pub(crate) ca: Option<PathBuf>,
@@ -64,19 +64,21 @@ pub(crate) struct Tls {
     pub(crate) is_insecure: bool,
 }
 
-/// A URL, read and checked.
-#[derive(Clone)]
+/// A parsed and checked URL.
+#[derive(Clone, Debug)]
 pub(crate) struct RedisUrl {
     pub(crate) topology: Topology,
-    pub(crate) login: Login,
-    pub(crate) sentinel_login: Login,
+    pub(crate) credentials: Credentials,
+    pub(crate) sentinel_credentials: Credentials,
     pub(crate) database: i64,
     pub(crate) tls: Option<Tls>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: RedisSettings,
 }
 
-/// A URL that is not one of Redis', and what was expected. It repeats no part of the URL but options: in a mistyped URL any
-/// part may be the password.
+/// The error for an invalid Redis URL.
+///
+/// It repeats no part of the URL except option names: in a mistyped URL any part may be the
+/// password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UrlError(String);
@@ -89,6 +91,17 @@ impl FromStr for RedisUrl {
     type Err = UrlError;
 
     fn from_str(url: &str) -> Result<Self, UrlError> {
+        Self::parse(url, |_, _| Ok(false))
+    }
+}
+
+impl RedisUrl {
+    /// Parses a URL. `own_option` gets every option that is not listed here, and returns `Ok(true)`
+    /// if it belongs to the caller.
+    pub(crate) fn parse(
+        url: &str,
+        mut own_option: impl FnMut(&str, &str) -> Result<bool, String>,
+    ) -> Result<Self, UrlError> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return error(format!("not a URL: expected {SCHEMES}"));
         };
@@ -97,34 +110,54 @@ impl FromStr for RedisUrl {
             return error("a `?` in the user or the password: expected it as %3F");
         }
         let (tls, kind) = match scheme {
-            "redis" => (None, Kind::Single),
-            "rediss" => (Some(Tls::default()), Kind::Single),
-            "unix" | "redis+unix" => (None, Kind::Unix),
-            "redis+sentinel" => (None, Kind::Sentinel),
-            "rediss+sentinel" => (Some(Tls::default()), Kind::Sentinel),
-            "redis+cluster" => (None, Kind::Cluster),
-            "rediss+cluster" => (Some(Tls::default()), Kind::Cluster),
+            "redis" => (None, UrlKind::Single),
+            "rediss" => (Some(Tls::default()), UrlKind::Single),
+            "unix" | "redis+unix" => (None, UrlKind::Unix),
+            "redis+sentinel" => (None, UrlKind::Sentinel),
+            "rediss+sentinel" => (Some(Tls::default()), UrlKind::Sentinel),
+            "redis+cluster" => (None, UrlKind::Cluster),
+            "rediss+cluster" => (Some(Tls::default()), UrlKind::Cluster),
             _ => return error(format!("unknown scheme: expected {SCHEMES}")),
         };
-        let (login, rest) = login(rest)?;
-        let (topology, database) = place(kind, rest)?;
+        let (credentials, rest) = credentials(rest)?;
+        let (topology, database) = topology(kind, rest)?;
         let mut url = Self {
             topology,
-            login,
-            sentinel_login: Login::default(),
+            credentials,
+            sentinel_credentials: Credentials::default(),
             database,
             tls,
-            settings: Settings::default(),
+            settings: RedisSettings::default(),
         };
         for option in query.split('&').filter(|option| !option.is_empty()) {
-            url.set(option)?;
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let value = decoded(value)?;
+            if !url.set(name, &value)? && !own_option(name, &value).map_err(UrlError)? {
+                return unknown_option(option, name);
+            }
         }
         url.checked()
     }
 }
 
+/// Returns the error for an unknown option. The option is repeated only if it looks like one: it may
+/// be a part of a password that contains a `?`.
+fn unknown_option<T>(option: &str, name: &str) -> Result<T, UrlError> {
+    let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let shown = if option.contains('=') && name.bytes().all(is_letter) {
+        format!(" `{name}`")
+    } else {
+        String::new()
+    };
+    error(format!(
+        "unknown option{shown}: expected prefix, timeout, connect_timeout, max_waiting, \
+         sentinel_user, sentinel_password, ca, cert, key or insecure; for a limiter also failure, \
+         instances, deny_cache or lazy"
+    ))
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum UrlKind {
     Single,
     Unix,
     Sentinel,
@@ -135,15 +168,16 @@ fn decoded(text: &str) -> Result<String, UrlError> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded
         .map(Into::into)
-        .map_err(|_| UrlError("a part is not UTF-8 once its percent signs are read".to_owned()))
+        .map_err(|_| UrlError("a percent-encoded part is not UTF-8: expected UTF-8".to_owned()))
 }
 
-/// `user:password@`, `:password@`, or nothing. The last `@` counts, so that one in a password may stand as it is.
-fn login(rest: &str) -> Result<(Login, &str), UrlError> {
-    let Some((login, rest)) = rest.rsplit_once('@') else {
-        return Ok((Login::default(), rest));
+/// Parses `user:password@`, `:password@` or nothing. The last `@` counts, so a password may contain
+/// one.
+fn credentials(rest: &str) -> Result<(Credentials, &str), UrlError> {
+    let Some((credentials, rest)) = rest.rsplit_once('@') else {
+        return Ok((Credentials::default(), rest));
     };
-    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
     let some = |text: &str| -> Result<Option<String>, UrlError> {
         if text.is_empty() {
             Ok(None)
@@ -153,16 +187,20 @@ fn login(rest: &str) -> Result<(Login, &str), UrlError> {
     };
     let (user, password) = match (some(user), some(password)) {
         (Ok(user), Ok(password)) => (user, password),
-        _ => return error("the user or the password is not UTF-8 once its percent signs are read"),
+        _ => {
+            return error(
+                "the user or the password is not UTF-8 after percent-decoding: expected UTF-8",
+            );
+        }
     };
     if user.is_some() && password.is_none() {
         return error("a user without a password: expected user:password@ or :password@");
     }
-    Ok((Login { user, password }, rest))
+    Ok((Credentials { user, password }, rest))
 }
 
-fn place(kind: Kind, rest: &str) -> Result<(Topology, i64), UrlError> {
-    if kind == Kind::Unix {
+fn topology(kind: UrlKind, rest: &str) -> Result<(Topology, i64), UrlError> {
+    if kind == UrlKind::Unix {
         let path = decoded(rest)?;
         if path.is_empty() {
             return error("no path to a socket: expected unix:///run/redis/redis.sock");
@@ -170,7 +208,7 @@ fn place(kind: Kind, rest: &str) -> Result<(Topology, i64), UrlError> {
         return Ok((Topology::Unix(path.into()), 0));
     }
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let default_port = if kind == Kind::Sentinel {
+    let default_port = if kind == UrlKind::Sentinel {
         DEFAULT_SENTINEL_PORT
     } else {
         DEFAULT_PORT
@@ -180,7 +218,7 @@ fn place(kind: Kind, rest: &str) -> Result<(Topology, i64), UrlError> {
         .map(|host| address(host, default_port))
         .collect::<Result<Vec<_>, _>>()?;
     match kind {
-        Kind::Sentinel => {
+        UrlKind::Sentinel => {
             let (master, number) = path.split_once('/').unwrap_or((path, ""));
             let master = decoded(master)?;
             if master.is_empty() {
@@ -196,9 +234,11 @@ fn place(kind: Kind, rest: &str) -> Result<(Topology, i64), UrlError> {
                 database(number)?,
             ))
         }
-        Kind::Cluster if database(path)? != 0 => error("a Redis Cluster has database 0 only"),
-        Kind::Cluster => Ok((Topology::Cluster(addresses), 0)),
-        Kind::Single | Kind::Unix => match <[Address; 1]>::try_from(addresses) {
+        UrlKind::Cluster if database(path)? != 0 => {
+            error("a database other than 0: expected 0, the only one of a Redis Cluster")
+        }
+        UrlKind::Cluster => Ok((Topology::Cluster(addresses), 0)),
+        UrlKind::Single | UrlKind::Unix => match <[Address; 1]>::try_from(addresses) {
             Ok([address]) => Ok((Topology::Single(address), database(path)?)),
             Err(_) => {
                 error("several hosts: expected one, or redis+sentinel:// or redis+cluster://")
@@ -216,7 +256,7 @@ fn database(text: &str) -> Result<i64, UrlError> {
     }
 }
 
-/// `host`, `host:port`, `[::1]` or `[::1]:port`.
+/// Parses `host`, `host:port`, `[::1]` or `[::1]:port`.
 pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, UrlError> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -243,77 +283,66 @@ pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, UrlError
 }
 
 impl RedisUrl {
-    fn set(&mut self, option: &str) -> Result<(), UrlError> {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        let value = decoded(value)?;
+    /// Sets an option. Returns `false` if the option is unknown.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, UrlError> {
         let settings = &mut self.settings;
         match name {
-            "prefix" => settings.prefix = value,
-            "timeout" => settings.deadline = duration(name, &value)?,
-            "connect_timeout" => settings.connect_timeout = duration(name, &value)?,
-            "max_waiting" => settings.max_waiting = number(name, &value)?,
-            "sentinel_user" => self.sentinel_login.user = Some(value),
-            "sentinel_password" => self.sentinel_login.password = Some(value),
+            "prefix" => settings.prefix = value.to_owned(),
+            "timeout" => {
+                settings.timeout = duration(name, value)?;
+                settings.has_timeout = true;
+            }
+            "connect_timeout" => settings.connect_timeout = duration(name, value)?,
+            "max_waiting" => settings.max_waiting = number(name, value)?,
+            "sentinel_user" => self.sentinel_credentials.user = Some(value.to_owned()),
+            "sentinel_password" => self.sentinel_credentials.password = Some(value.to_owned()),
             "ca" | "cert" | "key" | "insecure" => match &mut self.tls {
                 Some(tls) => tls.set(name, value)?,
                 None => {
                     return error(format!(
-                        "`{name}` is about TLS: expected rediss:// in place of redis://"
+                        "`{name}` is a TLS option: expected rediss:// instead of redis://"
                     ));
                 }
             },
-            _ => {
-                // It may be a part of a password that has a `?` in it.
-                let is_name = option.contains('=')
-                    && name
-                        .bytes()
-                        .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-                let shown = if is_name {
-                    format!(" `{name}`")
-                } else {
-                    String::new()
-                };
-                return error(format!(
-                    "unknown option{shown}: expected prefix, timeout, connect_timeout, max_waiting, sentinel_user, \
-                     sentinel_password, ca, cert, key or insecure; of a limiter also failure, instances, deny_cache or lazy"
-                ));
-            }
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Whether what is set, by the URL or by the builder, can be.
+    /// Checks the settings of the URL and of the builder.
     pub(crate) fn checked(mut self) -> Result<Self, UrlError> {
-        self.settings.deadline = self.settings.deadline.min(LONGEST_TIMEOUT);
-        self.settings.connect_timeout = self.settings.connect_timeout.min(LONGEST_TIMEOUT);
+        self.settings.timeout = self.settings.timeout.min(MAX_TIMEOUT);
+        self.settings.connect_timeout = self.settings.connect_timeout.min(MAX_TIMEOUT);
         if self.settings.prefix.contains(['{', '}']) {
-            return error("a prefix with braces would put every key into one slot of a cluster");
+            return error(
+                "a prefix with braces would put all keys into one cluster slot: expected no braces",
+            );
         }
         if self.settings.max_waiting == 0 {
             return error("max_waiting=0: expected at least 1");
         }
-        if self.settings.deadline.is_zero() || self.settings.connect_timeout.is_zero() {
-            return error("a timeout of 0 leaves no time to answer");
+        if self.settings.timeout.is_zero() || self.settings.connect_timeout.is_zero() {
+            return error("timeout=0: expected at least 1ms");
         }
         if let Some(Tls {
             certificate, key, ..
         }) = &self.tls
             && certificate.is_some() != key.is_some()
         {
-            return error("`cert` and `key` belong together");
+            return error("`cert` without `key`, or `key` without `cert`: expected both");
         }
         Ok(self)
     }
 }
 
 impl Tls {
-    fn set(&mut self, name: &str, value: String) -> Result<(), UrlError> {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
         match name {
             "ca" => self.ca = Some(value.into()),
             "cert" => self.certificate = Some(value.into()),
             "key" => self.key = Some(value.into()),
             _ => {
-                self.is_insecure = match &*value {
+                self.is_insecure = match value {
                     "" | "true" | "1" => true,
                     "false" | "0" => false,
                     _ => return error("insecure is invalid: expected true or false"),
@@ -331,7 +360,7 @@ fn number(name: &str, value: &str) -> Result<usize, UrlError> {
         .map_err(|_| UrlError(format!("{name} is invalid: expected a whole number")))
 }
 
-/// `50ms`, `2s`; a bare number is milliseconds.
+/// Parses `50ms` or `2s`. A bare number is milliseconds.
 fn duration(name: &str, text: &str) -> Result<Duration, UrlError> {
     let (number, unit) = text.split_at(
         text.find(|c: char| !c.is_ascii_digit())
@@ -349,9 +378,9 @@ fn duration(name: &str, text: &str) -> Result<Duration, UrlError> {
     })
 }
 
-impl std::fmt::Debug for Login {
+impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Login")
+        f.debug_struct("Credentials")
             .field("user", &self.user)
             .finish_non_exhaustive()
     }
@@ -409,14 +438,14 @@ mod tests {
             "rediss://me:p%40ss@h/?prefix=app:&timeout=20ms&connect_timeout=2s&ca=/ca.pem&insecure",
         );
         assert_eq!(
-            url.login,
-            Login {
+            url.credentials,
+            Credentials {
                 user: Some("me".to_owned()),
                 password: Some("p@ss".to_owned())
             }
         );
         assert_eq!(
-            (&*url.settings.prefix, url.settings.deadline),
+            (&*url.settings.prefix, url.settings.timeout),
             ("app:", Duration::from_millis(20))
         );
         assert_eq!(url.settings.connect_timeout, Duration::from_secs(2));
@@ -427,10 +456,10 @@ mod tests {
         };
         assert_eq!(url.tls, Some(tls));
         assert_eq!(
-            read("redis://:s@cret@h").login.password.as_deref(),
+            read("redis://:s@cret@h").credentials.password.as_deref(),
             Some("s@cret")
         );
-        assert!(!format!("{:?}", read("redis://me:hidden@h").login).contains("hidden"));
+        assert!(!format!("{:?}", read("redis://me:hidden@h").credentials).contains("hidden"));
     }
 
     #[test]
@@ -445,13 +474,13 @@ mod tests {
             ("redis://me@h", "without a password"),
             ("redis://:p?ss@h", "%3F"),
             ("redis+sentinel://h", "name of a primary"),
-            ("redis+cluster://h/1", "database 0"),
+            ("redis+cluster://h/1", "expected 0"),
             ("unix://", "socket"),
             ("redis://h?timeout=soon", "50ms"),
-            ("redis://h?timeout=0", "no time"),
+            ("redis://h?timeout=0", "at least 1ms"),
             ("redis://h?ca=x", "rediss://"),
-            ("rediss://h?cert=x", "belong together"),
-            ("redis://h?prefix={a}", "one slot"),
+            ("rediss://h?cert=x", "expected both"),
+            ("redis://h?prefix={a}", "expected no braces"),
             ("redis://h?max_waiting=many", "whole number"),
             ("redis://h?max_waiting=0", "at least 1"),
             ("rediss://h?insecure=perhaps", "true or false"),
@@ -461,7 +490,7 @@ mod tests {
             let message = url
                 .parse::<RedisUrl>()
                 .err()
-                .unwrap_or_else(|| panic!("{url} was read"))
+                .unwrap_or_else(|| panic!("{url} was accepted"))
                 .to_string();
             assert!(message.contains(expected), "{url}: {message}");
         }

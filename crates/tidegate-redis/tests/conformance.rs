@@ -35,7 +35,7 @@ impl Given {
     fn connect(url: &str) -> Self {
         let clock = ManualClock::new();
         let builder = RedisStore::builder(url)
-            .given_time(clock.clone(), KEEP)
+            .manual_time(clock.clone(), KEEP)
             .timeout(Duration::from_secs(10));
         let store = builder.connect_blocking().unwrap();
         // Denials are remembered by this process' clock, which is not the one that is given.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{FIVE, admitted, closed, wait_until_answered};
 use tidegate_core::{BlockingError, CheckError, Cost, Key, Limiter, ManualClock, Store};
-use tidegate_redis::{ConnectError, RedisStore};
+use tidegate_redis::{RedisConnectError, RedisStore};
 use tidegate_testkit::redis::{Fault, Proxy, RedisServer, TlsFiles};
 
 #[test]
@@ -26,18 +26,21 @@ fn tls_with_certificates_of_both_sides() {
     // A server that nobody vouches for, and a client without a certificate.
     let unknown = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?{patience}"));
     assert!(
-        matches!(unknown, Err(ConnectError::Redis(_))),
+        matches!(unknown, Err(RedisConnectError::Redis(_))),
         "{unknown:?}"
     );
     let without =
         RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca={ca}&{patience}"));
     assert!(
-        matches!(without, Err(ConnectError::Redis(_))),
+        matches!(without, Err(RedisConnectError::Redis(_))),
         "{without:?}"
     );
     let missing =
         RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca=/no/such/file"));
-    assert!(matches!(missing, Err(ConnectError::Io(_))), "{missing:?}");
+    assert!(
+        matches!(missing, Err(RedisConnectError::Io(_))),
+        "{missing:?}"
+    );
 }
 
 #[test]
@@ -122,11 +125,11 @@ fn nobody_there_or_a_url_that_is_none() {
     let port = tidegate_testkit::redis::free_port();
     assert!(matches!(
         RedisStore::connect_blocking(&format!("redis://127.0.0.1:{port}")),
-        Err(ConnectError::Redis(_))
+        Err(RedisConnectError::Redis(_))
     ));
     assert!(matches!(
         RedisStore::connect_blocking("redis://h?x=1"),
-        Err(ConnectError::Url(_))
+        Err(RedisConnectError::Url(_))
     ));
     for wrong in [
         RedisStore::builder("redis://h").timeout(Duration::ZERO),
@@ -134,7 +137,7 @@ fn nobody_there_or_a_url_that_is_none() {
     ] {
         assert!(matches!(
             wrong.connect_blocking(),
-            Err(ConnectError::Url(_))
+            Err(RedisConnectError::Url(_))
         ));
     }
     // Not from a thread without a runtime.
@@ -143,7 +146,7 @@ fn nobody_there_or_a_url_that_is_none() {
     let polled = connecting.as_mut().poll(&mut context);
     assert!(matches!(
         polled,
-        std::task::Poll::Ready(Err(ConnectError::NoRuntime))
+        std::task::Poll::Ready(Err(RedisConnectError::NoRuntime))
     ));
 }
 

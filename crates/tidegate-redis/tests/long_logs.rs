@@ -31,7 +31,7 @@ impl Both {
         clock.set(Timestamp::from_micros(1_700_000_000_123_456).unwrap());
         let builder = RedisStore::builder(&format!("{}?timeout=5s", server.url()));
         let redis = builder
-            .given_time(clock.clone(), Duration::from_secs(3_600))
+            .manual_time(clock.clone(), Duration::from_secs(3_600))
             .connect_blocking()
             .unwrap();
         let memory = MemoryStore::builder()

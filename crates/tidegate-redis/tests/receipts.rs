@@ -7,12 +7,12 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use common::PATIENCE;
-use tidegate_core::{Book, FailurePolicy, Gate, Receipt, Rules, Store, Subject, Verdict};
+use tidegate_core::{FailurePolicy, Gate, PolicySet, Receipt, Rules, Store, Subject, Verdict};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer, wait_for};
 
 fn gate(redis: &RedisServer, policy: &str, failure: FailurePolicy) -> Gate<RedisStore> {
-    let book = Book::new()
+    let book = PolicySet::new()
         .with(
             "api",
             Rules::new(policy.parse().unwrap()).failure_policy(failure),
@@ -117,7 +117,7 @@ fn a_book_that_is_exchanged_while_redis_is_gone_keeps_what_was_used() {
     assert!((0..3).all(|_| admit(&gate).0.is_allowed()));
     let rules = Rules::new("sliding_window_log 4/365 days".parse().unwrap())
         .failure_policy(FailurePolicy::local(1));
-    gate.exchange(Book::new().with("api", rules).unwrap())
+    gate.replace_policies(PolicySet::new().with("api", rules).unwrap())
         .unwrap();
     assert_eq!(
         [(); 3].map(|()| admit(&gate).0.is_allowed()),
@@ -129,7 +129,7 @@ fn a_book_that_is_exchanged_while_redis_is_gone_keeps_what_was_used() {
 #[test]
 fn a3_receipts_on_a_cluster_are_asked_for_where_they_are() {
     let mut cluster = RedisCluster::start();
-    let book = Book::new()
+    let book = PolicySet::new()
         .with("p", Rules::new("fixed_window 5/365 days".parse().unwrap()))
         .unwrap();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", cluster.url())).unwrap();

@@ -59,7 +59,7 @@ fn a_log_takes_at_most_20_bytes_an_entry() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let builder =
-        RedisStore::builder(&server.url()).given_time(clock.clone(), Duration::from_secs(60));
+        RedisStore::builder(&server.url()).manual_time(clock.clone(), Duration::from_secs(60));
     let store = builder
         .timeout(Duration::from_secs(5))
         .connect_blocking()

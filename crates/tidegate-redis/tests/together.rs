@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Book, Cost, Decision, FailurePolicy, Gate, ManualClock, MemoryStore, Rules, Store, Subject,
-    Timestamp, Verdict,
+    Cost, Decision, FailurePolicy, Gate, ManualClock, MemoryStore, PolicySet, Rules, Store,
+    Subject, Timestamp, Verdict,
 };
 use tidegate_redis::RedisStore;
 use tidegate_testkit::Answer;
@@ -23,8 +23,8 @@ const POLICIES: [&str; 6] = [
     "sliding_window_log 6/700ms",
 ];
 
-fn book() -> Book {
-    let mut book = Book::new();
+fn book() -> PolicySet {
+    let mut book = PolicySet::new();
     for (number, policy) in POLICIES.iter().enumerate() {
         book = book
             .with(&format!("p{number}"), Rules::new(policy.parse().unwrap()))
@@ -39,7 +39,7 @@ fn figures(verdict: &Verdict) -> Vec<Option<Answer>> {
         Answer::of(decision, 1_000)
     };
     verdict
-        .rulings()
+        .decisions()
         .iter()
         .map(|ruling| ruling.decision().map(answer))
         .collect()
@@ -51,7 +51,7 @@ fn walk(url: &str, steps: usize) {
     clock.set(Timestamp::from_micros(1_700_000_000_123_456).unwrap());
     let builder = RedisStore::builder(&format!("{url}?timeout=5s"));
     let redis = builder
-        .given_time(clock.clone(), Duration::from_secs(3_600))
+        .manual_time(clock.clone(), Duration::from_secs(3_600))
         .connect_blocking()
         .unwrap();
     let redis = Gate::builder(redis, book())
@@ -90,7 +90,7 @@ fn walk(url: &str, steps: usize) {
                 ..Subject::new(policy, key)
             })
             .collect();
-        let expected = memory.decide_at_once(&subjects).unwrap().unwrap();
+        let expected = memory.decide(&subjects).into_ready().unwrap().unwrap();
         let found = redis
             .store()
             .block_on(redis.decide(&subjects))
@@ -119,9 +119,9 @@ fn a_cluster_answers_as_memory_does() {
     walk(&RedisCluster::start().url(), 2_000);
 }
 
-fn two_limits(failure: FailurePolicy) -> Book {
+fn two_limits(failure: FailurePolicy) -> PolicySet {
     let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
-    let book = Book::new()
+    let book = PolicySet::new()
         .with("user", rules("gcra 1000/365 days"))
         .unwrap();
     book.with("address", rules("sliding_window_log 300/365 days"))
@@ -306,7 +306,7 @@ fn when_redis_is_gone_each_policy_says_what_is_done() {
 #[test]
 fn c2_a_repeated_key_teaches_the_deny_cache_nothing() {
     let redis = RedisServer::start();
-    let book = Book::new()
+    let book = PolicySet::new()
         .with("p", Rules::new("fixed_window 5/365 days".parse().unwrap()))
         .unwrap();
     let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book);
@@ -336,7 +336,7 @@ fn c2_tiers_that_share_counts_share_what_is_remembered() {
         .tier("gold", "fixed_window 7/365 days".parse().unwrap())
         .unwrap()
         .shared_tiers();
-    let book = Book::new().with("p", rules).unwrap();
+    let book = PolicySet::new().with("p", rules).unwrap();
     let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book);
     assert!(gate.check("p", "k").cost(5).wait().unwrap().is_allowed());
     assert!(gate.check("p", "k").wait().unwrap().is_denied());
@@ -353,7 +353,7 @@ fn c2_tiers_that_share_counts_share_what_is_remembered() {
 fn a5_a_sum_above_the_largest_cost_is_never_allowed() {
     let redis = RedisServer::start();
     let book = || {
-        Book::new()
+        PolicySet::new()
             .with(
                 "p",
                 Rules::new("fixed_window 1_000_000_000/day".parse().unwrap()),
@@ -368,11 +368,15 @@ fn a5_a_sum_above_the_largest_cost_is_never_allowed() {
     for verdict in [
         gate.store().block_on(gate.decide(&twice)).unwrap().unwrap(),
         Gate::memory(book())
-            .decide_at_once(&twice)
+            .decide(&twice)
+            .into_ready()
             .unwrap()
             .unwrap(),
     ] {
         assert!(verdict.is_denied());
-        assert_eq!(verdict.rulings()[0].decision().unwrap().retry_after(), None);
+        assert_eq!(
+            verdict.decisions()[0].decision().unwrap().retry_after(),
+            None
+        );
     }
 }

@@ -1,19 +1,19 @@
-//! Who may ask: bearer tokens, each with what it may be used for.
+//! Authentication: bearer tokens and their scopes.
 
 use std::time::Duration;
 
 use crate::config::{Config, ConfigError, Scope, TokenConfig};
 use crate::secrets::Files;
 
-/// Longer ones are not tokens.
-const LONGEST: usize = 4_096;
-/// Shorter ones can be guessed.
-const SHORTEST: usize = 16;
+/// The maximum length of a token.
+const MAX_LENGTH: usize = 4_096;
+/// The minimum length of a token. Shorter ones can be guessed.
+const MIN_LENGTH: usize = 16;
 
-/// The wait of a client that has shown an unknown token.
+/// The delay of the response to an unknown token.
 pub(crate) const FAILED_AUTH_DELAY: Duration = Duration::from_millis(200);
 
-/// The tokens there are. Only their digests are kept, and compared in constant time.
+/// The configured tokens. Only their digests are stored, and compared in constant time.
 #[derive(Default)]
 pub(crate) struct Tokens(Vec<Token>);
 
@@ -22,17 +22,17 @@ struct Token {
     scopes: Vec<Scope>,
 }
 
-/// What somebody may do who has shown this or that.
+/// The access that a token grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Granted,
-    /// Nothing was shown, or nothing that is known.
+    /// No token, or an unknown one.
     Unknown,
-    /// A token that is known, and not for this.
+    /// A known token without the required scope.
     Forbidden,
 }
 
-/// Returns true for names as people give them: `TOKEN`, `TIDEGATE_TOKEN`.
+/// Returns `true` for a typical name of an environment variable: `TOKEN`, `TIDEGATE_TOKEN`.
 fn is_variable_name(text: &str) -> bool {
     (text.len() <= 12 || text.contains('_'))
         && text.len() <= 64
@@ -52,31 +52,31 @@ impl Tokens {
             .map(Self)
     }
 
-    /// Whether anybody who reaches a listener may do this.
+    /// Returns `true` if this scope needs no token.
     pub(crate) fn is_open(&self, scope: Scope) -> bool {
         let has = |scope| self.0.iter().any(|token| token.scopes.contains(&scope));
-        // Where checks need a token, so do refunds, even if none is for them.
+        // If checks need a token, so do refunds, even if no token has that scope.
         let is_guarded = has(scope) || (scope == Scope::Refund && has(Scope::Check));
         !is_guarded
     }
 
-    /// Whether there is none at all.
+    /// Returns `true` if no tokens are configured.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What who shows this may do. Every token is compared with, so that time tells nothing of any.
+    /// Returns the access of a token. Every token is compared, so that the time reveals nothing.
     pub(crate) fn access(&self, shown: Option<&[u8]>, scope: Scope) -> Access {
         if self.is_open(scope) {
             return Access::Granted;
         }
-        let Some(shown) = shown.filter(|shown| shown.len() <= LONGEST) else {
+        let Some(shown) = shown.filter(|shown| shown.len() <= MAX_LENGTH) else {
             return Access::Unknown;
         };
         let digest = blake3::hash(shown);
         let mut access = Access::Unknown;
         for token in &self.0 {
-            // The comparison of two hashes takes constant time.
+            // Hashes are compared in constant time.
             if token.digest == digest {
                 access = match (access, token.scopes.contains(&scope)) {
                     (Access::Granted, _) | (_, true) => Access::Granted,
@@ -101,8 +101,8 @@ impl Token {
             }
             (None, Some(variable)) => {
                 let missing = |_| match is_variable_name(variable) {
-                    true => error(format!("the environment has no variable {variable}")),
-                    // It may be the token itself.
+                    true => error(format!("the environment variable {variable} is not set")),
+                    // The text may be the token itself.
                     false => error(
                         "`env` is invalid: expected the name of an environment variable".to_owned(),
                     ),
@@ -112,9 +112,9 @@ impl Token {
             (None, None) => return Err(error("expected either `file` or `env`".to_owned())),
         };
         let text = text.trim();
-        if !(SHORTEST..=LONGEST).contains(&text.len()) {
+        if !(MIN_LENGTH..=MAX_LENGTH).contains(&text.len()) {
             return Err(error(format!(
-                "the token is too short or too long: expected {SHORTEST} to {LONGEST} characters"
+                "the token is too short or too long: expected {MIN_LENGTH} to {MAX_LENGTH} characters"
             )));
         }
         Ok(Self {
@@ -154,7 +154,7 @@ mod tests {
             Tokens::default().access(None, Scope::Admin),
             Access::Granted
         );
-        // A refund is more than a check.
+        // The scope `check` does not include refunds.
         assert_eq!(
             tokens.access(Some(b"one"), Scope::Refund),
             Access::Forbidden

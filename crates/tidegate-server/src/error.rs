@@ -1,47 +1,47 @@
-//! Why a server does not run.
+//! The error of a server that cannot run.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::config::ConfigError;
 
-/// Why a server does not run.
+/// The error of a server that cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The configuration is not one.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It cannot listen where it is told to.
+    /// A listener's address cannot be bound.
     #[error("{name} cannot listen on {address}: {error}")]
     Bind {
-        /// Which listener.
+        /// The listener.
         name: &'static str,
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// The store is not there.
-    #[error("the store is not there (store.lazy = true starts without it)")]
+    /// The store cannot be reached.
+    #[error("the store cannot be reached (store.lazy = true starts without it)")]
     Store(#[from] tidegate::ConnectError),
-    /// The snapshot was refused: starting without it would forget who has used what.
+    /// The snapshot cannot be restored. Starting without it would reset all limits.
     #[error("snapshot {}: {error}; delete the file to start with empty counters", path.display())]
     Snapshot {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: String,
     },
-    /// The file of the snapshot cannot be used.
+    /// The snapshot's file cannot be used.
     #[error("the snapshot {}: {error}", path.display())]
     SnapshotFile {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: String,
     },
-    /// A thread or a runtime could not be had.
-    #[error("the system: {0}")]
+    /// A thread or a runtime cannot be created.
+    #[error("system error: {0}")]
     System(#[from] std::io::Error),
 }

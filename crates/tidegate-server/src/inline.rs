@@ -1,4 +1,4 @@
-//! Limits that come with a request: worked out once, and found again by each thread for itself.
+//! PolicyText that come with a request. They are parsed once and cached by each thread.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,44 +6,47 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{AnyStore, BucketLimit, Gate, Label, Limiter, Name, Policy, PolicyError, Rate};
+use tidegate::{
+    AnyStore, BucketLimit, Gate, Limiter, Name, Policy, PolicyError, PolicyLabel, Rate,
+};
 
-/// How many of each kind a thread keeps. Whoever sends more different limits than that has them worked out again.
-const KEPT: usize = 1_024;
-/// Longer ones are no limits that anybody has written.
-const LONGEST_TEXT: usize = 512;
+/// The maximum number of cached limiters of each kind per thread.
+const MAX_CACHED: usize = 1_024;
+/// The maximum length of limits in a request.
+const MAX_TEXT: usize = 512;
 
-/// Limits that came as text.
+/// PolicyText that came as text.
 #[derive(Clone)]
 pub(crate) struct Inline {
-    pub(crate) label: Arc<Label>,
+    pub(crate) label: Arc<PolicyLabel>,
     pub(crate) limiter: Limiter<AnyStore>,
 }
 
-/// A bucket by its numbers, as Redis clients send them.
+/// The numbers of a bucket, as Redis clients send them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct BucketNumbers {
+pub(crate) struct BucketArguments {
     pub(crate) burst: u64,
     pub(crate) count: u64,
     pub(crate) period: Duration,
 }
 
 #[derive(Default)]
-struct Kept {
+struct LimiterCache {
     texts: HashMap<Box<str>, Inline>,
-    buckets: HashMap<BucketNumbers, Limiter<AnyStore>>,
-    /// The bucket that was asked for last: most often it is asked for again.
-    last: Option<(BucketNumbers, Limiter<AnyStore>)>,
-    /// Whose store they are on.
+    buckets: HashMap<BucketArguments, Limiter<AnyStore>>,
+    /// The last bucket, which is usually used again.
+    last: Option<(BucketArguments, Limiter<AnyStore>)>,
+    /// The address of the store that the limiters are on.
     of: usize,
 }
 
 thread_local! {
-    static KEPT_HERE: RefCell<Kept> = RefCell::default();
+    static CACHE: RefCell<LimiterCache> = RefCell::default();
 }
 
-impl Kept {
-    /// Forgets what is of another server: of a test that ran on this thread before.
+impl LimiterCache {
+    /// Clears the cache if it belongs to another server, for example of an earlier test on this
+    /// thread.
     fn of(&mut self, gate: &Gate<AnyStore>) -> &mut Self {
         let store = std::ptr::from_ref(gate.store()) as usize;
         if self.of != store {
@@ -57,7 +60,7 @@ impl Kept {
 }
 
 fn keep<K: Hash + Eq, V: Clone>(kept: &mut HashMap<K, V>, key: K, value: V) -> V {
-    if kept.len() >= KEPT {
+    if kept.len() >= MAX_CACHED {
         kept.clear();
     }
     kept.insert(key, value.clone());
@@ -65,21 +68,21 @@ fn keep<K: Hash + Eq, V: Clone>(kept: &mut HashMap<K, V>, key: K, value: V) -> V
 }
 
 impl Inline {
-    /// Limits by their text.
+    /// Returns the limiter of a text.
     pub(crate) fn find(gate: &Gate<AnyStore>, text: &str) -> Result<Self, String> {
-        KEPT_HERE.with_borrow_mut(|kept| {
+        CACHE.with_borrow_mut(|kept| {
             let kept = kept.of(gate);
             if let Some(found) = kept.texts.get(text) {
                 return Ok(found.clone());
             }
-            if text.len() > LONGEST_TEXT {
-                return Err(format!("limits are longer than {LONGEST_TEXT} characters"));
+            if text.len() > MAX_TEXT {
+                return Err(format!("too long: expected at most {MAX_TEXT} characters"));
             }
             let policy: Policy = text
                 .parse()
                 .map_err(|error: PolicyError| error.to_string())?;
             let name = Name::new("limits").map_err(|error| error.to_string())?;
-            let label = Arc::new(Label::new(name, None, Some(policy.clone())));
+            let label = Arc::new(PolicyLabel::new(name, None, Some(policy.clone())));
             Ok(keep(
                 &mut kept.texts,
                 text.into(),
@@ -92,10 +95,10 @@ impl Inline {
     }
 }
 
-impl BucketNumbers {
-    /// The limiter of these numbers.
+impl BucketArguments {
+    /// Returns the limiter of these numbers.
     pub(crate) fn find(self, gate: &Gate<AnyStore>) -> Result<Limiter<AnyStore>, PolicyError> {
-        KEPT_HERE.with_borrow_mut(|kept| {
+        CACHE.with_borrow_mut(|kept| {
             let kept = kept.of(gate);
             if let Some((numbers, limiter)) = &kept.last
                 && *numbers == self

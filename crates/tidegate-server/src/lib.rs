@@ -1,6 +1,6 @@
 //! Tidegate as a server: rate limits for every language, over HTTP and RESP, in memory or on Redis.
 //!
-//! A server is a function of its configuration, its listeners and its end: [`run`]. `tidegate serve` is ten lines around it.
+//! A server is a function of its configuration, its listeners and its shutdown signal: [`run`].
 //!
 //! ```no_run
 //! use tidegate_server::{Config, Listeners, run};
@@ -34,7 +34,7 @@ mod tls;
 #[cfg(feature = "otel")]
 mod trace;
 
-pub use config::{Config, ConfigError, Source};
+pub use config::{Config, ConfigError, ConfigSource};
 pub use error::ServeError;
 pub use net::Listeners;
 #[cfg(feature = "given-time")]

@@ -1,8 +1,8 @@
-//! Log lines, for people or for machines, and spans for a collector. Keys are personal data: none is ever in either.
+//! Logs, and spans for a collector. Neither contains a key, which is personal data.
 //!
-//! Only Tidegate's own events are logged: libraries log what clients send them, as often as clients like. A thread of its own
-//! writes; when it cannot keep up, or when nothing reads standard error, lines are dropped and counted. An event that comes
-//! again and again is logged ten times a second.
+//! Only Tidegate's own events are logged: libraries log client input, as often as clients send it.
+//! A separate thread writes. If it cannot keep up, or nothing reads standard error, lines are
+//! dropped and counted. An event that repeats is logged at most ten times a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,26 +16,26 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{ConfigError, LogConfig, LogFormat, LogLevel};
 #[cfg(feature = "otel")]
-use crate::trace::Exporting;
+use crate::trace::SpanExport;
 
-/// Lines that wait to be written.
-const MOST_WAITING: usize = 4_096;
+/// The maximum number of lines waiting to be written.
+const MAX_WAITING_LINES: usize = 4_096;
 
-/// The limit on one event.
+/// The limit on a single event.
 const EVENT_LIMIT: &str = "token_bucket 10/second";
 
-/// Logs for as long as the process runs, and sends spans for as long as this is kept.
+/// Keeps logging and span export running. Lines and spans are flushed when it is dropped.
 #[must_use = "lines are written and spans are sent for as long as it is kept"]
 pub struct Logging {
     _writing: WorkerGuard,
     #[cfg(feature = "otel")]
-    _exporting: Option<Exporting>,
+    _exporting: Option<SpanExport>,
 }
 
 static DROPPED: std::sync::OnceLock<ErrorCounter> = std::sync::OnceLock::new();
 static SUPPRESSED: AtomicU64 = AtomicU64::new(0);
 
-/// Lines that were dropped because they could not be written fast enough, and events that came too often.
+/// Returns the number of lines that were dropped or suppressed.
 pub(crate) fn dropped_lines() -> u64 {
     let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
     u64::try_from(dropped)
@@ -43,10 +43,10 @@ pub(crate) fn dropped_lines() -> u64 {
         .saturating_add(SUPPRESSED.load(Ordering::Relaxed))
 }
 
-/// Lets each event pass so often, by where it stands in the source.
-struct Seldom(Option<Limiter<MemoryStore>>);
+/// A filter that limits each event, identified by its place in the source.
+struct EventLimit(Option<Limiter<MemoryStore>>);
 
-impl Seldom {
+impl EventLimit {
     fn new() -> Self {
         let store = MemoryStore::builder().max_keys(1_024).build().ok();
         Self(
@@ -57,7 +57,7 @@ impl Seldom {
     }
 }
 
-impl<S: Subscriber> Filter<S> for Seldom {
+impl<S: Subscriber> Filter<S> for EventLimit {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }
@@ -78,10 +78,11 @@ impl<S: Subscriber> Filter<S> for Seldom {
     }
 }
 
-/// Starts logging to standard error, as configured. Once in a process, and within an async runtime.
+/// Starts logging to standard error. Call it once per process, within an async runtime.
 ///
 /// # Errors
-/// If logging was started before, or spans are to be sent and cannot be.
+///
+/// Returns an error if logging was started before, or if spans cannot be exported.
 pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
     let level = match config.level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -92,7 +93,7 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
     let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let builder = NonBlockingBuilder::default()
         .lossy(true)
-        .buffered_lines_limit(MOST_WAITING);
+        .buffered_lines_limit(MAX_WAITING_LINES);
     let (writer, writing) = builder
         .thread_name("tidegate-log")
         .finish(std::io::stderr());
@@ -106,7 +107,7 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
     };
     let own = Targets::new().with_target("tidegate", level);
     let subscriber =
-        tracing_subscriber::registry().with(lines.with_filter(Seldom::new()).with_filter(own));
+        tracing_subscriber::registry().with(lines.with_filter(EventLimit::new()).with_filter(own));
     let started = |result: Result<(), tracing_subscriber::util::TryInitError>| {
         result.map_err(|error| ConfigError::Values(format!("log: {error}")))
     };

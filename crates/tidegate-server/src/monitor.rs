@@ -1,4 +1,4 @@
-//! Log lines for changes of state: one each, however many requests are affected.
+//! Logs changes of state once, however many requests they affect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +7,16 @@ use tidegate::{AnyStore, MemoryStats};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::server::{Live, Server};
+use crate::server::{ActiveConfig, Server};
 
 const EVERY: Duration = Duration::from_millis(250);
-/// A state that goes on is logged again after so long.
+/// The time after which a lasting state is logged again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Logs when the store becomes unavailable and available again, when memory is full, and when denied keys are evicted.
+/// Logs when the store becomes unavailable or available, when memory is full, and when denied keys
+/// are evicted.
 pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
-    warn_of_eviction(&server.live()).await;
+    warn_of_eviction(&server.active()).await;
     let mut was_degraded = false;
     let mut memory = Memory::default();
     loop {
@@ -23,11 +24,11 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
             () = tokio::time::sleep(EVERY) => {}
             () = ended.cancelled() => return,
         }
-        let live = server.live();
-        let is_degraded = live.is_degraded();
+        let active = server.active();
+        let is_degraded = active.is_degraded();
         if is_degraded != was_degraded {
             was_degraded = is_degraded;
-            let error = live
+            let error = active
                 .gate
                 .store_health()
                 .and_then(|health| health.last_error);
@@ -37,15 +38,16 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
                 false => tracing::info!("store available again"),
             }
         }
-        if let AnyStore::Memory(store) = live.gate.store() {
+        if let AnyStore::Memory(store) = active.gate.store() {
             memory.log(store.stats());
         }
     }
 }
 
-/// An evicted counter resets its client's limit, and all counters have an expiry: every policy but noeviction evicts them.
-async fn warn_of_eviction(live: &Live) {
-    if let AnyStore::Redis(store) = live.gate.store()
+/// Warns target a `maxmemory-policy` that evicts counters. All counters have an expiry, so every
+/// policy except noeviction does, and an evicted counter resets its client's limit.
+async fn warn_of_eviction(active: &ActiveConfig) {
+    if let AnyStore::Redis(store) = active.gate.store()
         && let Some(policy) = store.evicting_policy().await
     {
         tracing::warn!(
@@ -55,7 +57,7 @@ async fn warn_of_eviction(live: &Live) {
     }
 }
 
-/// The memory store's states that were logged.
+/// The memory store's states that have been logged.
 #[derive(Default)]
 struct Memory {
     was_full: bool,
@@ -74,7 +76,7 @@ impl Memory {
                 "memory store full, evicting keys"
             );
         }
-        // Not at every key that comes and goes.
+        // Not for every key that comes and goes.
         let is_nearly_full = stats.keys > stats.max_keys / 10 * 9
             || stats.record_bytes > stats.max_record_bytes / 10 * 9;
         self.was_full = is_full || self.was_full && is_nearly_full;
@@ -82,7 +84,7 @@ impl Memory {
         if evicted > 0 && self.logged_at.is_none_or(|at| at.elapsed() >= AGAIN) {
             tracing::warn!(
                 evicted,
-                "evicting keys that are being denied, since all candidates are: their limits start afresh (max_keys)"
+                "evicting denied keys because all candidates are denied, their limits are reset (raise max_keys)"
             );
             self.denied_evictions = stats.denied_evictions;
             self.logged_at = Some(Instant::now());

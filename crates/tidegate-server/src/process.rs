@@ -1,22 +1,22 @@
-//! What Prometheus' own libraries tell of a process, where the system tells us.
+//! Process metrics, as Prometheus' client libraries export them, if the system provides them.
 
 use std::fmt;
 
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// Writes what is known.
+/// Encodes the metrics that are known.
 pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let gauges = [
         (
             "process_resident_memory_bytes",
-            "Memory in use",
+            "Resident memory in bytes",
             resident_bytes(),
         ),
-        ("process_open_fds", "File descriptors in use", open_files()),
+        ("process_open_fds", "Open file descriptors", open_files()),
         (
             "process_max_fds",
-            "The most file descriptors there may be",
+            "Maximum number of open file descriptors",
             max_files(),
         ),
     ];
@@ -26,7 +26,7 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         encoder.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
     }
     if let Some(seconds) = cpu_seconds() {
-        let help = "Time of processors used, in the program and for it in the system";
+        let help = "User and system CPU time in seconds";
         let mut encoder =
             encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
         encoder.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
@@ -45,7 +45,7 @@ fn resident_bytes() -> Option<u64> {
 }
 
 fn open_files() -> Option<u64> {
-    // Without the one that they are counted with.
+    // Without the descriptor that is used for counting.
     Some((std::fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1))
 }
 
@@ -65,7 +65,8 @@ fn cpu_seconds() -> Option<f64> {
     cpu_ticks(&stat).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Of the program and of the system: fields 14 and 15. The name of the program, the second, may have spaces in it.
+/// Returns user and system time: fields 14 and 15. The second field, the program's name, may
+/// contain spaces.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);

@@ -1,4 +1,4 @@
-//! Another configuration in the place of the one in use: whole, or not at all.
+//! Reloads the configuration: all of it, or nothing.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,40 +9,57 @@ use notify::{RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, ConfigError, Scope, Source, TlsConfig};
+use crate::config::{Config, ConfigError, ConfigSource, Scope, TlsConfig};
 use crate::secrets::Secrets;
-use crate::server::{Live, Server};
+use crate::server::{ActiveConfig, Server};
 
-/// How long it is quiet before a change is looked at: files are written in pieces, links are swapped in steps.
+/// The quiet time before a change is read: files are written in pieces, links are swapped in steps.
 const QUIET: Duration = Duration::from_millis(200);
-/// How long it is waited for.
-const MOST_QUIET: Duration = Duration::from_secs(2);
-/// Where changes are not told: networks, overlays.
+/// The maximum time to wait for quiet.
+const MAX_QUIET: Duration = Duration::from_secs(2);
+/// The interval of polling, for file systems that report no changes.
 const POLL: Duration = Duration::from_secs(30);
 
-/// Takes over what the source says by now. Without a change, nothing happens.
-fn reload(server: &Server, source: &Source) -> Result<bool, ConfigError> {
+/// Loads the configuration and activates it. Returns `false` if nothing has changed.
+fn reload(server: &Server, source: &ConfigSource) -> Result<bool, ConfigError> {
     let config = source.load()?;
-    let old = server.live();
+    let old = server.active();
     if let Some(name) = old.config.fixed_difference(&config) {
         return Err(ConfigError::Values(format!(
-            "`{name}` cannot be changed while the server runs: restart it"
+            "`{name}` cannot be changed while the server runs: expected the old value, or a restart"
         )));
     }
-    // A file that is being written is empty first.
-    if config.policies.is_empty() && !old.config.policies.is_empty() {
-        return Err(ConfigError::Values(
-            "all policies would be gone: expected at least one; restart to go on without"
-                .to_owned(),
-        ));
-    }
     let secrets = Secrets::read(&config)?;
+    check_not_weaker(&old, &config, &secrets)?;
+    if old.hash == config.hash() && old.secrets.digest == secrets.digest {
+        return Ok(false);
+    }
+    let gate = old.gate.updated(config.policy_set()?);
+    server.activate(ActiveConfig::new(config, secrets, gate));
+    Ok(true)
+}
+
+/// Rejects a configuration that would drop all policies, all tokens of a scope, or client
+/// certificates: more likely a mistake than an intention.
+fn check_not_weaker(
+    old: &ActiveConfig,
+    config: &Config,
+    secrets: &Secrets,
+) -> Result<(), ConfigError> {
+    let error = |message: String| Err(ConfigError::Values(message));
+    // A file that is being written is empty at first.
+    if config.policies.is_empty() && !old.config.policies.is_empty() {
+        return error(
+            "all policies would be removed: expected at least one, or a restart".to_owned(),
+        );
+    }
     for scope in [Scope::Check, Scope::Refund, Scope::Admin] {
         if secrets.tokens.is_open(scope) && !old.secrets.tokens.is_open(scope) {
-            return Err(ConfigError::Values(format!(
-                "all tokens of scope {} would be gone, and everybody let in: expected at least one; restart to go on without",
+            return error(format!(
+                "all tokens of scope {} would be removed, which opens it to every client: \
+                 expected at least one, or a restart",
                 scope.name()
-            )));
+            ));
         }
     }
     for (name, before, after) in [
@@ -50,25 +67,20 @@ fn reload(server: &Server, source: &Source) -> Result<bool, ConfigError> {
         ("resp", &old.config.resp.tls, &config.resp.tls),
         ("admin", &old.config.admin.tls, &config.admin.tls),
     ] {
-        let asks =
-            |tls: &Option<TlsConfig>| tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        if asks(before) && !asks(after) {
-            return Err(ConfigError::Values(format!(
-                "{name}.tls.client_ca would be gone, and clients without a certificate accepted: expected it to stay; \
-                 restart to go on without"
-            )));
+        if TlsConfig::requires_certificate(before.as_ref())
+            && !TlsConfig::requires_certificate(after.as_ref())
+        {
+            return error(format!(
+                "{name}.tls.client_ca would be removed, which admits clients without a \
+                 certificate: expected it to stay, or a restart"
+            ));
         }
     }
-    if old.hash == config.hash() && old.secrets.digest == secrets.digest {
-        return Ok(false);
-    }
-    let gate = old.gate.renewed(config.book()?);
-    server.exchange(Live::new(config, secrets, gate));
-    Ok(true)
+    Ok(())
 }
 
-/// The files that a configuration hangs on.
-fn files(source: &Source, config: &Config) -> BTreeSet<PathBuf> {
+/// Returns the files that a configuration depends on.
+fn files(source: &ConfigSource, config: &Config) -> BTreeSet<PathBuf> {
     let tls = [&config.http.tls, &config.resp.tls, &config.admin.tls]
         .into_iter()
         .flatten();
@@ -83,75 +95,102 @@ fn files(source: &Source, config: &Config) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Looks for changes until the server ends: when it is told to, when a file changes, and now and then.
+/// Reloads until the server ends: on request, when a file changes, and at an interval.
 pub(crate) async fn watch(
     server: Arc<Server>,
-    source: Source,
-    mut asked: mpsc::Receiver<()>,
+    source: ConfigSource,
+    mut requests: mpsc::Receiver<()>,
     ended: CancellationToken,
 ) {
     let (changed, mut changes) = mpsc::channel(1);
-    let source = Arc::new(source);
-    // Watched for as long as it is kept.
-    let mut watcher = watch_files(&files(&source, &server.live().config), &changed);
-    // What has changed since it was read nobody has seen.
-    let _ = changed.try_send(());
-    let mut last_error = None;
+    let mut reloader = Reloader {
+        source: Arc::new(source),
+        server,
+        changed,
+        watcher: None,
+        last_error: None,
+    };
+    reloader.watch_files();
     loop {
-        let is_asked = tokio::select! {
-            () = ended.cancelled() => return drop(watcher),
-            Some(()) = asked.recv() => true,
+        let is_requested = tokio::select! {
+            () = ended.cancelled() => return,
+            Some(()) = requests.recv() => true,
             Some(()) = changes.recv() => {
-                let quiet = async { while tokio::time::timeout(QUIET, changes.recv()).await.is_ok() {} };
-                let _ = tokio::time::timeout(MOST_QUIET, quiet).await;
+                wait_for_quiet(&mut changes).await;
                 false
             }
             () = tokio::time::sleep(POLL) => false,
         };
-        let reloading = {
-            let (server, source) = (Arc::clone(&server), Arc::clone(&source));
-            tokio::task::spawn_blocking(move || reload(&server, &source))
-        };
-        // Where it ended in a bug, the old one stays as well.
+        reloader.reload(is_requested).await;
+    }
+}
+
+/// Waits until no file has changed for a moment.
+async fn wait_for_quiet(changes: &mut mpsc::Receiver<()>) {
+    let quiet = async { while tokio::time::timeout(QUIET, changes.recv()).await.is_ok() {} };
+    let _ = tokio::time::timeout(MAX_QUIET, quiet).await;
+}
+
+struct Reloader {
+    server: Arc<Server>,
+    source: Arc<ConfigSource>,
+    changed: mpsc::Sender<()>,
+    /// Watches as long as it is not dropped.
+    watcher: Option<notify::RecommendedWatcher>,
+    last_error: Option<String>,
+}
+
+impl Reloader {
+    /// Watches the files of the active configuration.
+    fn watch_files(&mut self) {
+        let files = files(&self.source, &self.server.active().config);
+        self.watcher = watch_files(&files, &self.changed);
+        // Catches a change before the watcher was ready.
+        let _ = self.changed.try_send(());
+    }
+
+    async fn reload(&mut self, is_requested: bool) {
+        let (server, source) = (Arc::clone(&self.server), Arc::clone(&self.source));
+        let reloading = tokio::task::spawn_blocking(move || reload(&server, &source));
+        // After a panic the old configuration stays too.
         let reloaded = reloading
             .await
             .unwrap_or_else(|error| Err(ConfigError::Values(error.to_string())));
         match reloaded {
-            Ok(true) => {
-                server.metrics.reloaded(true);
-                last_error = None;
-                // It may name other files.
-                watcher = watch_files(&files(&source, &server.live().config), &changed);
-                // What has changed between the two watchers nobody has seen.
-                let _ = changed.try_send(());
-                tracing::info!(hash = server.live().hash, "configuration reloaded");
-            }
-            Ok(false) => {
-                server.metrics.is_current();
-                if is_asked || last_error.take().is_some() {
-                    tracing::info!(
-                        hash = server.live().hash,
-                        "the configuration has not changed"
-                    );
-                }
-            }
-            Err(error) => {
-                let text = error.to_string();
-                // Once, not at every look.
-                if is_asked || last_error.as_ref() != Some(&text) {
-                    server.metrics.reloaded(false);
-                    tracing::error!(
-                        error = text,
-                        "the configuration was refused; the old one stays in use"
-                    );
-                }
-                last_error = Some(text);
-            }
+            Ok(true) => self.activated(),
+            Ok(false) => self.unchanged(is_requested),
+            Err(error) => self.rejected(error.to_string(), is_requested),
         }
+    }
+
+    fn activated(&mut self) {
+        self.server.metrics.reloaded(true);
+        self.last_error = None;
+        // The new configuration may name other files.
+        self.watch_files();
+        let hash = &self.server.active().hash;
+        tracing::info!(hash, "configuration reloaded");
+    }
+
+    fn unchanged(&mut self, is_requested: bool) {
+        self.server.metrics.is_current();
+        if is_requested || self.last_error.take().is_some() {
+            let hash = &self.server.active().hash;
+            tracing::info!(hash, "configuration unchanged");
+        }
+    }
+
+    fn rejected(&mut self, error: String, is_requested: bool) {
+        // Logged once, not at every attempt.
+        if is_requested || self.last_error.as_ref() != Some(&error) {
+            self.server.metrics.reloaded(false);
+            tracing::error!(error, "configuration rejected, keeping the active one");
+        }
+        self.last_error = Some(error);
     }
 }
 
-/// Watches the folders, as files are often put in the place of others, and links in the place of links.
+/// Watches the directories, because files and links are often replaced.
 fn watch_files(
     files: &BTreeSet<PathBuf>,
     changed: &mpsc::Sender<()>,
@@ -166,19 +205,20 @@ fn watch_files(
     let mut folders = BTreeSet::new();
     files
         .iter()
-        .for_each(|file| add_folders(file, &mut folders, MOST_LINKS));
+        .for_each(|file| add_folders(file, &mut folders, MAX_LINKS));
     for folder in folders {
         if let Err(error) = watcher.watch(&folder, RecursiveMode::NonRecursive) {
-            tracing::warn!(%error, folder = %folder.display(), "changes here are seen only every 30 s");
+            tracing::warn!(%error, folder = %folder.display(), "cannot watch directory, polling every 30 s");
         }
     }
     Some(watcher)
 }
 
-/// As many as the system follows.
-const MOST_LINKS: usize = 40;
+/// The maximum number of links that the system follows.
+const MAX_LINKS: usize = 40;
 
-/// Adds the folder that a file is in, and that of every link on the way to it: each of them may be swapped.
+/// Adds the directory of a file, and that of every link on the way to it. Each of them may be
+/// replaced.
 fn add_folders(file: &Path, folders: &mut BTreeSet<PathBuf>, links_left: usize) {
     let Ok(file) = std::path::absolute(file) else {
         return;

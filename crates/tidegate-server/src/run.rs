@@ -1,4 +1,4 @@
-//! A server, from its configuration to its end.
+//! Runs a server, from its configuration to its shutdown.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,28 +9,30 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, Source};
+use crate::config::{Config, ConfigSource};
 use crate::error::ServeError;
 use crate::http::Http;
-use crate::net::{Listeners, Protocol, accept};
+use crate::net::{Listeners, ProtocolHandler, accept};
 use crate::resp::Resp;
 use crate::secrets::Secrets;
-use crate::server::{Live, Server};
+use crate::server::{ActiveConfig, Server};
 use crate::{monitor, reload, snapshot};
 
-/// How often and from where a running server is told to read its configuration again.
+/// The source of a running server's configuration, and the signal to reload it.
 pub struct Reloads {
-    /// Where it comes from.
-    pub source: Source,
-    /// Told to look at it now: by SIGHUP, say.
-    pub asked: mpsc::Receiver<()>,
+    /// The source of the configuration.
+    pub source: ConfigSource,
+    /// Receives a message to reload now, for example on SIGHUP.
+    pub requests: mpsc::Receiver<()>,
 }
 
-/// Serves until `shutdown` is done, and then until what is asked is answered: at most `bounds.drain_timeout`. `ready` is
-/// called once requests are served.
+/// Serves until `shutdown` completes, then drains for at most `bounds.drain_timeout`. Calls `ready`
+/// once requests are served.
 ///
 /// # Errors
-/// If the configuration does not go together, the store is not there, or a snapshot cannot be taken over or written at the end.
+///
+/// Returns an error if the configuration is invalid, if the store cannot be reached, or if a
+/// snapshot cannot be restored, or written at the end.
 pub async fn run(
     config: Config,
     listeners: Listeners,
@@ -38,7 +40,7 @@ pub async fn run(
     ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    // Before it is read: whoever has it may be about to write it.
+    // Locked before it is read: another server may be target to write it.
     let lock = config
         .store
         .snapshot
@@ -49,10 +51,11 @@ pub async fn run(
     serve(config, url, lock, listeners, reloads, ready, shutdown).await
 }
 
-/// The same, told the time by a clock: for tests, and in no program that is shipped.
+/// Like [`run`], with a manual clock. For tests only.
 ///
 /// # Errors
-/// As [`run`].
+///
+/// Returns the errors of [`run`].
 #[cfg(feature = "given-time")]
 pub async fn run_at(
     clock: tidegate::ManualClock,
@@ -60,15 +63,15 @@ pub async fn run_at(
     listeners: Listeners,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    let url = store_url(&config)?.given_time(clock, std::time::Duration::from_secs(3_600));
+    let url = store_url(&config)?.manual_time(clock, std::time::Duration::from_secs(3_600));
     serve(config, url, None, listeners, None, || {}, shutdown).await
 }
 
-/// The store's URL, with what the configuration says beside it.
+/// Returns the store's URL with the settings of the configuration.
 fn store_url(config: &Config) -> Result<StoreUrl, ServeError> {
     let mut url = config.store.url.url().clone();
     if let Some(failure) = config.failure_policy() {
-        url = url.failure(failure);
+        url = url.with_failure_policy(failure);
     }
     if config.store.lazy {
         url = url.lazily();
@@ -96,19 +99,19 @@ async fn serve(
         tracing::warn!(listener, %address, "listener accepts unauthenticated clients (insecure = true)");
     }
     let gate = gate(&config, url).await?;
-    let server = Arc::new(Server::new(Live::new(config, secrets, gate)));
+    let server = Arc::new(Server::new(ActiveConfig::new(config, secrets, gate)));
     server.warn_of_few_files();
     let ended = CancellationToken::new();
-    // Whatever becomes of this future: nothing that it has started goes on without it.
+    // If this future is dropped, everything that it started ends.
     let _all = ended.clone().drop_guard();
     let beside = TaskTracker::new();
     beside.spawn(monitor::watch(Arc::clone(&server), ended.clone()));
     let keeper = tokio::spawn(snapshot::keep(Arc::clone(&server), ended.clone(), lock));
-    if let Some(Reloads { source, asked }) = reloads {
+    if let Some(Reloads { source, requests }) = reloads {
         beside.spawn(reload::watch(
             Arc::clone(&server),
             source,
-            asked,
+            requests,
             ended.clone(),
         ));
     }
@@ -119,27 +122,27 @@ async fn serve(
         connections = server.connections.count(),
         "shutting down, draining connections"
     );
-    server.end();
+    server.start_draining();
     workers.end(&server).await;
     ended.cancel();
-    // The last snapshot is written when nothing is counted any more.
+    // The last snapshot is written after all connections have ended.
     let kept = keeper
         .await
         .unwrap_or_else(|error| Err(std::io::Error::other(error).into()));
     beside.close();
     beside.wait().await;
-    tracing::info!("ended");
+    tracing::info!("shut down");
     kept
 }
 
 async fn gate(config: &Config, url: StoreUrl) -> Result<Gate<AnyStore>, ServeError> {
     let path = config.store.snapshot.clone();
-    match url.gate(config.book()?).await {
+    match url.gate(config.policy_set()?).await {
         Ok(gate) => {
             if let (AnyStore::Memory(store), Some(path)) = (gate.store(), &path)
                 && store.stats().keys > 0
             {
-                tracing::info!(keys = store.stats().keys, path = %path.display(), "going on where the snapshot was");
+                tracing::info!(keys = store.stats().keys, path = %path.display(), "snapshot restored");
             }
             Ok(gate)
         }
@@ -151,19 +154,19 @@ async fn gate(config: &Config, url: StoreUrl) -> Result<Gate<AnyStore>, ServeErr
     }
 }
 
-/// A thread a core, each with its own runtime and its own sockets: no request changes threads. One more for what operators
-/// ask.
+/// One thread per core, each with its own runtime and sockets, so no request changes threads. One
+/// more thread for the admin listener.
 struct Workers {
-    /// No more is taken, and what is asked is answered.
+    /// Cancelled to drain: accept no more connections and finish requests in flight.
     ending: CancellationToken,
-    /// All is dropped.
+    /// Cancelled to drop all connections.
     over: CancellationToken,
     threads: Vec<std::thread::JoinHandle<()>>,
-    /// Ends the threads with whoever has started them.
+    /// End the threads if this is dropped.
     _guards: [DropGuard; 2],
 }
 
-/// What a worker listens for.
+/// Starts a listener on a worker.
 type Listening =
     Box<dyn FnOnce(&Arc<Server>, &CancellationToken, &TaskTracker) -> std::io::Result<()> + Send>;
 
@@ -232,7 +235,7 @@ impl Workers {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        // Of its own, so that threads do not meet at it.
+        // A token per thread, so that threads do not contend for one.
         let (server, ending, over) = (
             Arc::clone(server),
             self.ending.child_token(),
@@ -244,13 +247,13 @@ impl Workers {
                 .into_iter()
                 .filter_map(|listen| listen(&server, &ending, &tasks).err())
             {
-                tracing::error!(%error, "a listener could not be started");
+                tracing::error!(%error, "cannot start listener");
             }
             ending.cancelled().await;
             tasks.close();
             tokio::select! {
                 () = tasks.wait() => {}
-                // What is left is dropped with the runtime.
+                // The remaining connections are dropped with the runtime.
                 () = over.cancelled() => {}
             }
         };
@@ -262,8 +265,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Takes no more connections, and waits until those there are have ended.
-    /// After `bounds.drain_timeout` nobody is waited for any more.
+    /// Drain: accepts no more connections, and waits until all have ended, for at most
+    /// `bounds.drain_timeout`.
     async fn end(self, server: &Server) {
         let Self {
             ending,
@@ -276,11 +279,11 @@ impl Workers {
             threads.into_iter().for_each(|thread| drop(thread.join()))
         });
         let mut joined = std::pin::pin!(joined);
-        let patience = server.live().config.bounds.drain_timeout.0;
-        if tokio::time::timeout(patience, &mut joined).await.is_err() {
+        let timeout = server.active().config.bounds.drain_timeout.0;
+        if tokio::time::timeout(timeout, &mut joined).await.is_err() {
             tracing::warn!(
                 connections = server.connections.count(),
-                "ended before all connections were"
+                "drain timeout, dropping connections"
             );
             over.cancel();
             let _ = joined.await;
@@ -288,13 +291,13 @@ impl Workers {
     }
 }
 
-fn listening(socket: std::net::TcpListener, protocol: impl Protocol) -> Listening {
+fn listening(socket: std::net::TcpListener, protocol: impl ProtocolHandler) -> Listening {
     Box::new(move |server, ending, tasks| listen(socket, protocol, server, ending, tasks))
 }
 
 fn listen(
     socket: std::net::TcpListener,
-    protocol: impl Protocol,
+    protocol: impl ProtocolHandler,
     server: &Arc<Server>,
     ending: &CancellationToken,
     tasks: &TaskTracker,

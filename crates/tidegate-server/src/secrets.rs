@@ -1,4 +1,4 @@
-//! What comes from files beside the configuration: tokens, certificates and their keys.
+//! Secrets from files: tokens, certificates and keys.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use crate::auth::Tokens;
 use crate::config::{Config, ConfigError, TlsConfig};
 use crate::tls;
 
-/// What the files say that a configuration names.
+/// The content of the files that a configuration names.
 pub(crate) struct Secrets {
     pub(crate) tokens: Tokens,
     pub(crate) http_tls: Option<Arc<ServerConfig>>,
     pub(crate) resp_tls: Option<Arc<ServerConfig>>,
     pub(crate) admin_tls: Option<Arc<ServerConfig>>,
-    /// What was in the files: other files, another digest.
+    /// The digest of the files' content, to detect changes.
     pub(crate) digest: blake3::Hash,
 }
 
 impl Secrets {
-    /// Reads every file once: what is in use is what the digest is of, whoever writes them meanwhile.
+    /// Reads every file once, so that the digest always belongs to the content in use.
     pub(crate) fn read(config: &Config) -> Result<Self, ConfigError> {
         const HTTP: &[&[u8]] = &[b"h2", b"http/1.1"];
         let mut files = Files::default();
@@ -41,7 +41,7 @@ impl Secrets {
     }
 }
 
-/// Reads files, and remembers what was in them.
+/// Reads files and computes the digest of their content.
 #[derive(Default)]
 pub(crate) struct Files(blake3::Hasher);
 
@@ -64,9 +64,9 @@ mod tests {
     use tidegate_testkit::Folder;
 
     use crate::auth::Access;
-    use crate::config::{Scope, Source};
+    use crate::config::{ConfigSource, Scope};
 
-    /// Otherwise a token that was changed at the wrong moment would never be taken over.
+    /// Otherwise a token that changes during a reload would never be used.
     #[test]
     fn the_digest_is_of_what_is_in_use() {
         let folder = Folder::new();
@@ -74,9 +74,9 @@ mod tests {
         std::fs::write(&path, "one-token-of-two-there-are").unwrap();
         let text = format!("[[token]]\nscopes = [\"check\"]\nfile = {path:?}\n");
         let file = Some(folder.write("tidegate.toml", &text).into());
-        let config = Source {
+        let config = ConfigSource {
             file,
-            ..Source::default()
+            ..ConfigSource::default()
         }
         .load()
         .unwrap();

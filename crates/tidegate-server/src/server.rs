@@ -1,54 +1,54 @@
-//! What all parts of a server share.
+//! The state that all parts of a server share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use tidegate::{AnyStore, Breaker, Clock, Gate};
-use tidegate_http::{Dialect, Written};
+use tidegate_http::{HeaderFormat, PolicyHeaderCache};
 
 use crate::config::{Bounds, Config};
 use crate::metrics::Metrics;
-use crate::net::{Budget, Connections};
+use crate::net::{ByteBudget, Connections};
 use crate::secrets::Secrets;
 
-/// Bytes that all connections together may have on their way.
-const MOST_BODIES: usize = 256 << 20;
-const MOST_RESPONSES: usize = 64 << 20;
-const MOST_ADMIN_RESPONSES: usize = 16 << 20;
-const MOST_COMMANDS: usize = 64 << 20;
+/// The byte budgets of all connections together.
+const MAX_BODY_BYTES: usize = 256 << 20;
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
+const MAX_ADMIN_RESPONSE_BYTES: usize = 16 << 20;
+const MAX_COMMAND_BYTES: usize = 64 << 20;
 
-/// Connections of the admin listener at a time.
-pub(crate) const MOST_ADMIN_CONNECTIONS: usize = 64;
+/// The maximum number of connections to the admin listener.
+pub(crate) const MAX_ADMIN_CONNECTIONS: usize = 64;
 
-/// File descriptors for what is no connection of a client: the store, files, the admin listener.
-const RESERVED_FILES: usize = 64 + MOST_ADMIN_CONNECTIONS;
+/// File descriptors that are not for clients' connections: the store, files, the admin listener.
+const RESERVED_FILES: usize = 64 + MAX_ADMIN_CONNECTIONS;
 
-/// What is configured, all of it of one configuration: exchanged whole, or not at all.
-pub(crate) struct Live {
+/// Everything that belongs to one configuration. It is replaced as a whole.
+pub(crate) struct ActiveConfig {
     pub(crate) config: Config,
     pub(crate) hash: String,
     pub(crate) gate: Gate<AnyStore>,
     pub(crate) secrets: Secrets,
-    pub(crate) dialect: Dialect,
-    /// What has been written of its policies.
-    pub(crate) written: Written,
+    pub(crate) header_format: HeaderFormat,
+    /// The last policy header.
+    pub(crate) policy_headers: PolicyHeaderCache,
 }
 
-impl Live {
-    /// What a configuration means, with what the files say that it names, for a gate that has its book.
+impl ActiveConfig {
+    /// Creates the active configuration from its files, for a gate with its policies.
     pub(crate) fn new(config: Config, secrets: Secrets, gate: Gate<AnyStore>) -> Self {
         Self {
             hash: config.hash(),
             secrets,
-            dialect: config.http.headers.dialect(),
-            written: Written::default(),
+            header_format: config.http.headers.format(),
+            policy_headers: PolicyHeaderCache::default(),
             gate,
             config,
         }
     }
 
-    /// Whether the store is given up at present, and answers are given without it.
+    /// Returns `true` if the store is unavailable and the failure policy answers.
     pub(crate) fn is_degraded(&self) -> bool {
         self.gate
             .store_health()
@@ -56,39 +56,39 @@ impl Live {
     }
 }
 
-/// What all parts of a server share.
+/// The state that all parts of a server share.
 pub(crate) struct Server {
-    live: ArcSwap<Live>,
+    active: ArcSwap<ActiveConfig>,
     pub(crate) metrics: Metrics,
     pub(crate) connections: Arc<Connections>,
     pub(crate) admin_connections: Arc<Connections>,
-    /// Bytes of request bodies that have not come whole.
-    pub(crate) bodies: Arc<Budget>,
-    /// Bytes of responses that clients have not taken.
-    pub(crate) responses: Arc<Budget>,
-    pub(crate) admin_responses: Arc<Budget>,
-    /// Bytes of RESP commands that have not come whole.
-    pub(crate) commands: Arc<Budget>,
-    /// The most connections for which there are file descriptors.
-    pub(crate) most_connections: usize,
+    /// Bytes of request bodies that have not arrived completely.
+    pub(crate) bodies: Arc<ByteBudget>,
+    /// Bytes of responses that clients have not read.
+    pub(crate) responses: Arc<ByteBudget>,
+    pub(crate) admin_responses: Arc<ByteBudget>,
+    /// Bytes of RESP commands that have not arrived completely.
+    pub(crate) commands: Arc<ByteBudget>,
+    /// The maximum number of connections for which there are file descriptors.
+    pub(crate) max_connections: usize,
     pub(crate) clock: Clock,
     pub(crate) started_at_s: u64,
-    is_ending: AtomicBool,
+    is_draining: AtomicBool,
 }
 
 impl Server {
-    pub(crate) fn new(live: Live) -> Self {
+    pub(crate) fn new(active: ActiveConfig) -> Self {
         let clock = Clock::system();
         Self {
-            live: ArcSwap::from_pointee(live),
+            active: ArcSwap::from_pointee(active),
             metrics: Metrics::default(),
             connections: Arc::default(),
             admin_connections: Arc::default(),
-            bodies: Budget::new(MOST_BODIES),
-            responses: Budget::new(MOST_RESPONSES),
-            admin_responses: Budget::new(MOST_ADMIN_RESPONSES),
-            commands: Budget::new(MOST_COMMANDS),
-            most_connections: crate::process::max_files().map_or(usize::MAX, |most| {
+            bodies: ByteBudget::new(MAX_BODY_BYTES),
+            responses: ByteBudget::new(MAX_RESPONSE_BYTES),
+            admin_responses: ByteBudget::new(MAX_ADMIN_RESPONSE_BYTES),
+            commands: ByteBudget::new(MAX_COMMAND_BYTES),
+            max_connections: crate::process::max_files().map_or(usize::MAX, |most| {
                 usize::try_from(most)
                     .unwrap_or(usize::MAX)
                     .saturating_sub(RESERVED_FILES)
@@ -96,26 +96,26 @@ impl Server {
             }),
             started_at_s: clock.now().as_nanos() / 1_000_000_000,
             clock,
-            is_ending: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
         }
     }
 
-    /// What is configured at present.
-    pub(crate) fn live(&self) -> Guard<Arc<Live>> {
-        self.live.load()
+    /// Returns the active configuration.
+    pub(crate) fn active(&self) -> Guard<Arc<ActiveConfig>> {
+        self.active.load()
     }
 
-    pub(crate) fn exchange(&self, live: Live) {
-        self.live.store(Arc::new(live));
+    pub(crate) fn activate(&self, active: ActiveConfig) {
+        self.active.store(Arc::new(active));
     }
 
-    /// Warns if there are not enough file descriptors for as many connections as are configured.
+    /// Warns if there are too few file descriptors for the configured number of connections.
     pub(crate) fn warn_of_few_files(&self) {
         let (wanted, most) = (
-            self.live().config.bounds.max_connections,
-            self.most_connections,
+            self.active().config.bounds.max_connections,
+            self.max_connections,
         );
-        // The default is as many as there may be; a few less are no news.
+        // The default is the maximum, so a few less need no warning.
         let is_default = wanted == Bounds::default().max_connections;
         if wanted > most && (!is_default || most < wanted / 10 * 9) {
             tracing::warn!(
@@ -126,12 +126,12 @@ impl Server {
         }
     }
 
-    /// From now on clients are told to go elsewhere.
-    pub(crate) fn end(&self) {
-        self.is_ending.store(true, Ordering::Release);
+    /// Marks the server as draining.
+    pub(crate) fn start_draining(&self) {
+        self.is_draining.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Acquire)
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
     }
 }

@@ -1,4 +1,4 @@
-//! The counts of a memory store over a restart: written now and then and at the end, whole or not at all.
+//! Snapshots of a memory store on disk: written at an interval and at the end, atomically.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
@@ -12,17 +12,17 @@ use tokio_util::sync::CancellationToken;
 use crate::error::ServeError;
 use crate::server::Server;
 
-/// Keeps other servers from the same file, for as long as it is kept itself.
+/// A lock that keeps other servers from the same file until it is dropped.
 pub(crate) struct Lock(#[allow(dead_code)] File);
 
-/// Takes the file for this server alone.
+/// Locks the snapshot for this server.
 pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        return Err(of(path, &"its folder does not exist"));
+        return Err(of(path, &"the directory does not exist"));
     }
     refuse_others_than_files(path)?;
     let lock = beside(path, ".lock");
@@ -39,13 +39,14 @@ pub(crate) fn lock(path: &Path) -> Result<Lock, ServeError> {
         Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(of(
             path,
-            &"another server uses it: expected a file of its own",
+            &"another server uses the file: expected a file of its own",
         )),
         Err(error) => Err(of(path, &error)),
     }
 }
 
-/// A device may have no end, and a pipe no writer. A link may lead to a file of another owner.
+/// Rejects everything but regular files. A device may have no end, a pipe no writer, and a link may
+/// lead to a file of another owner.
 fn refuse_others_than_files(path: &Path) -> Result<(), ServeError> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Err(of(
@@ -59,13 +60,13 @@ fn refuse_others_than_files(path: &Path) -> Result<(), ServeError> {
     }
 }
 
-/// Opens no symbolic link, and waits for nothing. A new file is readable by its owner only.
+/// Follows no symbolic link and does not block. A new file is readable by its owner only.
 fn not_followed(options: &mut OpenOptions) -> &mut OpenOptions {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     options.mode(0o600).custom_flags(flags.bits().cast_signed())
 }
 
-/// What the file keeps; `None` if there is no file yet.
+/// Reads the snapshot. Returns `None` if there is no file yet.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, ServeError> {
     let read = || {
         let mut bytes = Vec::new();
@@ -77,7 +78,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, ServeError> {
     match read() {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Whether it can be written is to be known now, and not at the end.
+            // Checks now, and not at the end, that the file can be written.
             let probe = beside(path, ".new");
             let _ = create(&probe).map_err(|error| of(path, &error))?;
             fs::remove_file(&probe).map_err(|error| of(path, &error))?;
@@ -94,16 +95,16 @@ fn of(path: &Path, error: &dyn std::fmt::Display) -> ServeError {
     }
 }
 
-/// A file in the same folder: only within one is a file put in the place of another at once.
+/// Returns a file in the same directory, where a rename is atomic.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(ending);
     path.with_file_name(name)
 }
 
-/// Readable by its owner only: the secret of the store is in it.
+/// Creates a file that only its owner can read: it contains the store's secret.
 fn create(path: &Path) -> io::Result<File> {
-    // What a crash has left there has whatever rights it has.
+    // A file left by a crash may have other permissions.
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -114,14 +115,14 @@ fn create(path: &Path) -> io::Result<File> {
     options.mode(0o600).open(path)
 }
 
-/// Writes a snapshot in the place of the one before, and answers of how many keys.
+/// Replaces the snapshot, and returns the number of keys.
 fn write(store: &MemoryStore, path: &Path) -> io::Result<u64> {
     let new = beside(path, ".new");
     let written = write_new(store, &new).and_then(|keys| fs::rename(&new, path).map(|()| keys));
     if written.is_err() {
         let _ = fs::remove_file(&new);
     }
-    // So that the name, too, outlives the machine.
+    // Makes the rename durable.
     if let Some(folder) = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
@@ -139,15 +140,16 @@ fn write_new(store: &MemoryStore, path: &Path) -> io::Result<u64> {
     Ok(keys)
 }
 
-/// Writes now and then until the server ends, and once more then: an error if that cannot be done.
+/// Writes snapshots until the server ends, and one more then. Returns an error if the last one
+/// fails.
 pub(crate) async fn keep(
     server: Arc<Server>,
     ended: CancellationToken,
     _lock: Option<Lock>,
 ) -> Result<(), ServeError> {
     let (path, interval) = {
-        let live = server.live();
-        let store = &live.config.store;
+        let active = server.active();
+        let store = &active.config.store;
         let Some(path) = &store.snapshot else {
             return Ok(());
         };
@@ -161,7 +163,7 @@ pub(crate) async fn keep(
         };
         let written = tokio::task::spawn_blocking({
             let (server, path) = (Arc::clone(&server), path.clone());
-            move || match server.live().gate.store() {
+            move || match server.active().gate.store() {
                 AnyStore::Memory(store) => write(store, &path),
                 _ => Ok(0),
             }
@@ -176,11 +178,11 @@ pub(crate) async fn keep(
         match &written {
             Ok(keys) if is_last => tracing::info!(keys, path = %path.display(), "snapshot written"),
             Ok(_) if !was_good => {
-                tracing::info!(path = %path.display(), "snapshots can be written again")
+                tracing::info!(path = %path.display(), "snapshot written again after an error")
             }
             Ok(_) => {}
             Err(error) if was_good || is_last => {
-                tracing::error!(%error, path = %path.display(), "the snapshot cannot be written");
+                tracing::error!(%error, path = %path.display(), "cannot write snapshot");
             }
             Err(_) => {}
         }

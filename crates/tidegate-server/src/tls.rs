@@ -1,4 +1,4 @@
-//! TLS, by the files that a listener is told.
+//! TLS configuration of a listener.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustls::{RootCertStore, ServerConfig};
 use crate::config::{ConfigError, TlsConfig};
 use crate::secrets::Files;
 
-/// What a listener speaks TLS with.
+/// Reads the TLS configuration of a listener.
 pub(crate) fn read(
     config: &TlsConfig,
     protocols: &[&[u8]],
@@ -44,7 +44,7 @@ pub(crate) fn read(
         error(
             &config.cert,
             &format!(
-                "it does not go together with the key {}: {cause}",
+                "the certificate does not match the key {}: {cause}",
                 config.key.display()
             ),
         )
@@ -61,7 +61,7 @@ fn certificates(
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&content).collect();
     let read = read.map_err(|cause| error(file, &cause))?;
     if read.is_empty() {
-        return Err(error(file, &"there is no certificate in it"));
+        return Err(error(file, &"the file contains no certificate"));
     }
     Ok(read)
 }

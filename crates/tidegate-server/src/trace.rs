@@ -1,4 +1,4 @@
-//! Spans of what is asked, for OpenTelemetry: what, with which outcome, and never of whom. Built with the feature `otel` only.
+//! Spans of requests for OpenTelemetry, without keys. Built with the feature `otel` only.
 
 use http::HeaderMap;
 use opentelemetry::global;
@@ -12,25 +12,25 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use crate::metrics::Spoken;
+use crate::metrics::Protocol;
 
-/// What spans are found by.
+/// The target of the spans.
 const TARGET: &str = "tidegate_server::trace";
 
-/// Sends spans to a collector until it is dropped; what is left is sent then.
-pub(crate) struct Exporting(SdkTracerProvider);
+/// Exports spans until it is dropped; the rest is sent then.
+pub(crate) struct SpanExport(SdkTracerProvider);
 
-impl Drop for Exporting {
+impl Drop for SpanExport {
     fn drop(&mut self) {
-        // Nobody is left to be told.
+        // An error can no longer be reported.
         let _ = self.0.shutdown();
     }
 }
 
-/// A layer that sends spans to a collector by OTLP over gRPC. To be called within an async runtime.
+/// Returns a layer that exports spans by OTLP over gRPC. Call it within an async runtime.
 pub(crate) fn layer<S>(
     endpoint: &str,
-) -> Result<(impl Layer<S>, Exporting), opentelemetry_otlp::ExporterBuildError>
+) -> Result<(impl Layer<S>, SpanExport), opentelemetry_otlp::ExporterBuildError>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
@@ -50,18 +50,18 @@ where
         tracing_opentelemetry::layer()
             .with_tracer(tracer)
             .with_filter(spans),
-        Exporting(provider),
+        SpanExport(provider),
     ))
 }
 
-/// The span of a request over HTTP: a child of the caller's, where a `traceparent` says so.
-pub(crate) fn request(spoken: Spoken, path: &str, fields: &HeaderMap) -> tracing::Span {
-    let listener = if spoken == Spoken::Admin {
+/// Returns the span of an HTTP request, as a child of the caller's if there is a `traceparent`.
+pub(crate) fn request(protocol: Protocol, path: &str, fields: &HeaderMap) -> tracing::Span {
+    let listener = if protocol == Protocol::Admin {
         "admin"
     } else {
         "http"
     };
-    // Only paths that there are: a client could write anything else.
+    // Only known paths: a client can send anything else.
     let known = [
         "/v1/check",
         "/v1/check:batch",
@@ -86,12 +86,12 @@ pub(crate) fn request(spoken: Spoken, path: &str, fields: &HeaderMap) -> tracing
         http.response.status_code = tracing::field::Empty,
     );
     let parent = global::get_text_map_propagator(|propagator| propagator.extract(&Fields(fields)));
-    // Where nobody listens there is no span to have one.
+    // Without a subscriber there is no span to set a parent on.
     let _ = span.set_parent(parent);
     span
 }
 
-/// The span of commands that came together.
+/// Returns the span of a RESP pipeline.
 pub(crate) fn pipeline() -> tracing::Span {
     tracing::debug_span!(target: TARGET, "pipeline", otel.kind = "server", tidegate.listener = "resp")
 }

@@ -1,4 +1,4 @@
-//! The body of an answer: the service's own, or a refusal's.
+//! The body of a response: the service's own, or that of a denial.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,12 +7,12 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tidegate_core::Store;
-use tidegate_http::Open;
+use tidegate_http::PendingCharge;
 
 pin_project! {
-    /// The body of an answer: the service's own, or a refusal's.
+    /// The body of a response: the service's own, or that of a denial.
     #[derive(Debug)]
-    pub struct Body<B> {
+    pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
     }
@@ -23,32 +23,32 @@ pin_project! {
     #[derive(Debug)]
     enum Kind<B> {
         Inner { #[pin] body: B },
-        /// What the body's end settles.
-        Settling { #[pin] body: B, open: Box<dyn Sent> },
-        Refusal { text: Refusal },
+        /// Settles when the body ends.
+        Settling { #[pin] body: B, pending: Box<dyn SentBytes> },
+        Error { text: ErrorBody },
     }
 }
 
-/// The body of a refusal, until it has been sent.
-pub(crate) type Refusal = Option<Bytes>;
+/// The body of a denial or an error, until it is sent.
+pub(crate) type ErrorBody = Option<Bytes>;
 
-/// Whom to tell what has been sent. Dropped when all has, or nobody wants it any more.
-trait Sent: std::fmt::Debug + Send {
-    fn sent(&mut self, bytes: usize);
+/// Counts the bytes that were sent. Dropped when the body ends or the client disconnects.
+trait SentBytes: std::fmt::Debug + Send {
+    fn add_bytes(&mut self, bytes: usize);
 }
 
-impl<S: Store> Sent for Open<S> {
-    fn sent(&mut self, bytes: usize) {
-        Self::sent(self, bytes);
+impl<S: Store> SentBytes for PendingCharge<S> {
+    fn add_bytes(&mut self, bytes: usize) {
+        Self::add_bytes(self, bytes);
     }
 }
 
-impl<B> Body<B> {
-    /// The service's own.
-    pub(crate) fn of<S: Store>(body: B, open: Option<Box<Open<S>>>) -> Self {
-        match open.filter(|open| open.is_open()) {
-            Some(open) => Self {
-                kind: Kind::Settling { body, open },
+impl<B> ResponseBody<B> {
+    /// Wraps the service's own body.
+    pub(crate) fn new<S: Store>(body: B, pending: Option<Box<PendingCharge<S>>>) -> Self {
+        match pending.filter(|pending| pending.is_pending()) {
+            Some(pending) => Self {
+                kind: Kind::Settling { body, pending },
             },
             None => Self {
                 kind: Kind::Inner { body },
@@ -56,14 +56,14 @@ impl<B> Body<B> {
         }
     }
 
-    pub(crate) fn refusal(text: Refusal) -> Self {
+    pub(crate) fn error(text: ErrorBody) -> Self {
         Self {
-            kind: Kind::Refusal { text },
+            kind: Kind::Error { text },
         }
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
+impl<B: http_body::Body<Data = Bytes>> http_body::Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -73,14 +73,14 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
             KindProjection::Inner { body } => body.poll_frame(context),
-            KindProjection::Settling { body, open } => {
+            KindProjection::Settling { body, pending } => {
                 let polled = body.poll_frame(context);
                 if let Poll::Ready(Some(Ok(frame))) = &polled {
-                    open.sent(frame.data_ref().map_or(0, Bytes::len));
+                    pending.add_bytes(frame.data_ref().map_or(0, Bytes::len));
                 }
                 polled
             }
-            KindProjection::Refusal { text } => {
+            KindProjection::Error { text } => {
                 Poll::Ready(text.take().map(|text| Ok(Frame::data(text))))
             }
         }
@@ -89,14 +89,14 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body } | Kind::Settling { body, .. } => body.is_end_stream(),
-            Kind::Refusal { text } => text.is_none(),
+            Kind::Error { text } => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } | Kind::Settling { body, .. } => body.size_hint(),
-            Kind::Refusal { text } => {
+            Kind::Error { text } => {
                 SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
             }
         }

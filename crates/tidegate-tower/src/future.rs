@@ -1,4 +1,4 @@
-//! An answer on its way.
+//! The future of a response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,49 +8,50 @@ use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tidegate_core::{MemoryStore, Store};
-use tidegate_http::{Admitted, Answer, Next, Prepared};
+use tidegate_http::{Action, Admitted, CheckResult, PreparedCheck};
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use crate::Limits;
-use crate::body::{Body, Refusal};
-use crate::kind::RequestKind;
-use crate::refusal::{self, add_fields};
-use crate::service::hand_over;
+use crate::body::{ErrorBody, ResponseBody};
+use crate::request_kind::RequestKind;
+use crate::response::{self, add_rate_limit_headers};
+use crate::service::insert_charge;
 
 pin_project! {
-    /// An answer on its way. Dropped before it is there, it gives back what the request took, where outcomes are charged.
+    /// The future of a response. If it is dropped before it completes, it gives back the cost of
+    /// the request where outcomes are charged.
     pub struct ResponseFuture<Inner, RequestBody, S = MemoryStore>
     where
         Inner: Service<Request<RequestBody>>,
         S: Store,
     {
         #[pin]
-        state: State<Inner, RequestBody, S>,
+        state: FutureState<Inner, RequestBody, S>,
     }
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<Inner, RequestBody, S>
+    #[project = FutureStateProjection]
+    enum FutureState<Inner, RequestBody, S>
     where
         Inner: Service<Request<RequestBody>>,
         S: Store,
     {
-        // What is rare is elsewhere: the future is moved about, and the common one is small.
-        Refused { response: Option<Box<Response<Refusal>>> },
-        Asking { kind: RequestKind, answer: Asked<S>, call: Box<Call<Inner, RequestBody, S>> },
-        Waiting { sleep: Pin<Box<Sleep>>, admitted: Option<Admitted<S>>, call: Box<Call<Inner, RequestBody, S>> },
+        // Rare states are boxed: the future is moved, and the common state stays small.
+        Rejected { response: Option<Box<Response<ErrorBody>>> },
+        Checking { kind: RequestKind, result: CheckFuture<S>, call: Box<PendingCall<Inner, RequestBody, S>> },
+        Delayed { sleep: Pin<Box<Sleep>>, admitted: Option<Admitted<S>>, call: Box<PendingCall<Inner, RequestBody, S>> },
         Calling { #[pin] future: Inner::Future, limits: Option<Limits<S>>, admitted: Option<Admitted<S>> },
     }
 }
 
-type Asked<S> = Pin<Box<dyn Future<Output = Answer<S>> + Send>>;
+type CheckFuture<S> = Pin<Box<dyn Future<Output = CheckResult<S>> + Send>>;
 
-/// A request that will be passed on.
-struct Call<Inner, RequestBody, S: Store> {
+/// A request to pass on.
+struct PendingCall<Inner, RequestBody, S: Store> {
     limits: Limits<S>,
-    /// Until it has been.
+    /// `None` once it has been passed on.
     call: Option<(Inner, Request<RequestBody>)>,
 }
 
@@ -59,9 +60,9 @@ where
     Inner: Service<Request<RequestBody>>,
     S: Store,
 {
-    pub(crate) fn refused(response: Response<Refusal>) -> Self {
+    pub(crate) fn rejected(response: Response<ErrorBody>) -> Self {
         Self {
-            state: State::Refused {
+            state: FutureState::Rejected {
                 response: Some(Box::new(response)),
             },
         }
@@ -69,7 +70,7 @@ where
 
     pub(crate) fn unlimited(future: Inner::Future) -> Self {
         Self {
-            state: State::Calling {
+            state: FutureState::Calling {
                 future,
                 limits: None,
                 admitted: None,
@@ -79,7 +80,7 @@ where
 
     pub(crate) fn calling(limits: Limits<S>, future: Inner::Future, admitted: Admitted<S>) -> Self {
         Self {
-            state: State::Calling {
+            state: FutureState::Calling {
                 future,
                 limits: Some(limits),
                 admitted: Some(admitted),
@@ -87,20 +88,20 @@ where
         }
     }
 
-    pub(crate) fn asking(
+    pub(crate) fn checking(
         limits: Limits<S>,
         kind: RequestKind,
-        prepared: Prepared<'static>,
+        prepared: PreparedCheck<'static>,
         inner: Inner,
         request: Request<RequestBody>,
     ) -> Self {
         let asked = limits.clone();
-        let answer = Box::pin(async move { prepared.ask(&asked).await });
+        let result = Box::pin(async move { prepared.check(&asked).await });
         Self {
-            state: State::Asking {
+            state: FutureState::Checking {
                 kind,
-                answer,
-                call: Box::new(Call {
+                result,
+                call: Box::new(PendingCall {
                     limits,
                     call: Some((inner, request)),
                 }),
@@ -108,7 +109,7 @@ where
         }
     }
 
-    pub(crate) fn waiting(
+    pub(crate) fn delayed(
         limits: Limits<S>,
         delay: Duration,
         admitted: Admitted<S>,
@@ -116,10 +117,10 @@ where
         request: Request<RequestBody>,
     ) -> Self {
         Self {
-            state: State::waiting(
+            state: FutureState::delayed(
                 delay,
                 admitted,
-                Call {
+                PendingCall {
                     limits,
                     call: Some((inner, request)),
                 },
@@ -128,13 +129,17 @@ where
     }
 }
 
-impl<Inner, RequestBody, S> State<Inner, RequestBody, S>
+impl<Inner, RequestBody, S> FutureState<Inner, RequestBody, S>
 where
     Inner: Service<Request<RequestBody>>,
     S: Store,
 {
-    fn waiting(delay: Duration, admitted: Admitted<S>, call: Call<Inner, RequestBody, S>) -> Self {
-        Self::Waiting {
+    fn delayed(
+        delay: Duration,
+        admitted: Admitted<S>,
+        call: PendingCall<Inner, RequestBody, S>,
+    ) -> Self {
+        Self::Delayed {
             sleep: Box::pin(sleep(delay)),
             admitted: Some(admitted),
             call: Box::new(call),
@@ -142,46 +147,46 @@ where
     }
 }
 
-impl<Inner, RequestBody, S> Call<Inner, RequestBody, S>
+impl<Inner, RequestBody, S> PendingCall<Inner, RequestBody, S>
 where
     Inner: Service<Request<RequestBody>>,
     S: Store,
 {
-    /// Passes the request on; nothing if that has been done.
-    fn make(&mut self, admitted: Admitted<S>) -> Option<State<Inner, RequestBody, S>> {
+    /// Passes the request on. Returns `None` if that has been done.
+    fn start(&mut self, admitted: Admitted<S>) -> Option<FutureState<Inner, RequestBody, S>> {
         let (mut inner, mut request) = self.call.take()?;
-        hand_over(&admitted, &mut request);
-        let admitted = Some(self.limits.going(admitted));
-        Some(State::Calling {
+        insert_charge(&admitted, &mut request);
+        let admitted = Some(self.limits.start(admitted));
+        Some(FutureState::Calling {
             future: inner.call(request),
             limits: Some(self.limits.clone()),
             admitted,
         })
     }
 
-    /// What becomes of the request now that there is an answer.
-    fn go_on(
+    /// Returns the state after the check.
+    fn after_check(
         &mut self,
         kind: RequestKind,
-        answer: Answer<S>,
-    ) -> Option<State<Inner, RequestBody, S>> {
-        let refused = |response| {
-            Some(State::Refused {
+        result: CheckResult<S>,
+    ) -> Option<FutureState<Inner, RequestBody, S>> {
+        let rejected = |response| {
+            Some(FutureState::Rejected {
                 response: Some(Box::new(response)),
             })
         };
-        match self.limits.next(answer) {
-            Next::Fail(error) => refused(refusal::error(kind, &error)),
-            Next::Deny(verdict, excess) => {
-                refused(refusal::denied(&self.limits, kind, &verdict, excess))
+        match self.limits.action(result) {
+            Action::Fail(error) => rejected(response::error(kind, &error)),
+            Action::Deny(verdict, excess) => {
+                rejected(response::denied(&self.limits, kind, &verdict, excess))
             }
-            Next::Go(admitted) => self.make(admitted),
-            Next::Wait(delay, admitted) => {
-                let call = Call {
+            Action::Proceed(admitted) => self.start(admitted),
+            Action::Delay(delay, admitted) => {
+                let call = PendingCall {
                     limits: self.limits.clone(),
                     call: self.call.take(),
                 };
-                Some(State::waiting(delay, admitted, call))
+                Some(FutureState::delayed(delay, admitted, call))
             }
         }
     }
@@ -193,37 +198,37 @@ where
     InnerBody: http_body::Body<Data = Bytes>,
     S: Store,
 {
-    type Output = Result<Response<Body<InnerBody>>, Inner::Error>;
+    type Output = Result<Response<ResponseBody<InnerBody>>, Inner::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Refused { response } => {
-                    // Asked for again after it was given, as no one should: there will be nothing.
+                FutureStateProjection::Rejected { response } => {
+                    // Polled after completion, it stays pending.
                     return response.take().map_or(Poll::Pending, |response| {
-                        Poll::Ready(Ok(response.map(Body::refusal)))
+                        Poll::Ready(Ok(response.map(ResponseBody::error)))
                     });
                 }
-                StateProjection::Asking { kind, answer, call } => {
-                    let answer = ready!(answer.as_mut().poll(context));
-                    call.go_on(*kind, answer)
+                FutureStateProjection::Checking { kind, result, call } => {
+                    let result = ready!(result.as_mut().poll(context));
+                    call.after_check(*kind, result)
                 }
-                StateProjection::Waiting {
+                FutureStateProjection::Delayed {
                     sleep,
                     admitted,
                     call,
                 } => {
                     ready!(sleep.as_mut().poll(context));
-                    admitted.take().and_then(|admitted| call.make(admitted))
+                    admitted.take().and_then(|admitted| call.start(admitted))
                 }
-                StateProjection::Calling {
+                FutureStateProjection::Calling {
                     future,
                     limits,
                     admitted,
                 } => {
                     let response = ready!(future.poll(context))?;
-                    return Poll::Ready(Ok(answered(response, limits.take(), admitted.take())));
+                    return Poll::Ready(Ok(finish(response, limits.take(), admitted.take())));
                 }
             };
             match next {
@@ -234,21 +239,28 @@ where
     }
 }
 
-/// The service's answer, with what its client is told; and settled, as far as that can be.
-fn answered<B, S: Store>(
+/// Adds the headers to the service's response, and settles as far as its head allows.
+fn finish<B, S: Store>(
     response: Response<B>,
     limits: Option<Limits<S>>,
     admitted: Option<Admitted<S>>,
-) -> Response<Body<B>> {
-    let (Some(limits), Some(Admitted { verdict, mut open })) = (limits, admitted) else {
-        return response.map(|body| Body::of::<S>(body, None));
+) -> Response<ResponseBody<B>> {
+    let (
+        Some(limits),
+        Some(Admitted {
+            verdict,
+            mut pending,
+        }),
+    ) = (limits, admitted)
+    else {
+        return response.map(|body| ResponseBody::new::<S>(body, None));
     };
     let (mut parts, body) = response.into_parts();
-    if let Some(open) = &mut open {
-        limits.answered(open, &parts);
+    if let Some(pending) = &mut pending {
+        limits.settle_by_head(pending, &parts);
     }
-    add_fields(&mut parts.headers, &limits, &verdict, None);
-    Response::from_parts(parts, Body::of(body, open))
+    add_rate_limit_headers(&mut parts.headers, &limits, &verdict, None);
+    Response::from_parts(parts, ResponseBody::new(body, pending))
 }
 
 impl<Inner, RequestBody, S> std::fmt::Debug for ResponseFuture<Inner, RequestBody, S>

@@ -1,4 +1,4 @@
-//! gRPC: who is at the other end, and refusals in its own terms.
+//! gRPC: the peer's address, and denials as gRPC statuses.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-/// The peer, as tonic's server passes it on.
+/// Returns the peer's address that tonic's server provides.
 pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let plain = extensions.get::<TcpConnectInfo>();
     #[cfg(feature = "tonic-tls")]
@@ -21,7 +21,7 @@ pub(crate) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     plain?.remote_addr().map(|address| address.ip())
 }
 
-/// The answer to a request that could not be asked about.
+/// Returns the response to a request that could not be checked.
 pub(crate) fn error(error: &RequestError) -> Response<Bytes> {
     let code = if error.status() == 400 {
         Code::InvalidArgument
@@ -31,8 +31,8 @@ pub(crate) fn error(error: &RequestError) -> Response<Bytes> {
     Status::new(code, error.to_string()).into_http()
 }
 
-/// RESOURCE_EXHAUSTED with RetryInfo, as an answer of trailers only. HTTP's own status stays 200.
-pub(crate) fn refusal(denial: &Denial<'_>) -> Response<Bytes> {
+/// Returns RESOURCE_EXHAUSTED with RetryInfo, as a trailers-only response with the HTTP status 200.
+pub(crate) fn denied(denial: &Denial<'_>) -> Response<Bytes> {
     let code = if denial.status() == 503 {
         Code::Unavailable
     } else {
@@ -43,7 +43,7 @@ pub(crate) fn refusal(denial: &Denial<'_>) -> Response<Bytes> {
         ErrorDetails::with_retry_info(Some(wait))
     });
     let mut response = Status::with_error_details(code, denial.detail(), details).into_http();
-    // Minus one: do not try again.
+    // -1 means: do not retry.
     let pushback = match wait {
         Some(wait) => HeaderValue::from(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
         None if denial.status() == 503 => return response,

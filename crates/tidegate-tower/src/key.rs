@@ -1,17 +1,19 @@
-//! Which key a request has: see [`tidegate_http::key`].
+//! Keys of requests, see [`tidegate_http::key`].
 
 pub use tidegate_http::key::{
-    api_key, client_address, everybody, from_fn, header, of_address, of_api_key, of_header,
-    of_path, path,
+    api_key, client_address, from_fn, global, header, of_address, of_api_key, of_header, of_path,
+    path,
 };
 
 use crate::Tower;
 
-/// Which key a request has.
-pub type Key = tidegate_http::key::Key<Tower>;
+/// A rule that derives the key of a request.
+pub type RequestKey = tidegate_http::key::RequestKey<Tower>;
 
-/// What an earlier layer has put among the request's extensions, the user that it has authenticated say. Requests without
-/// it share one key.
+/// The key from a request extension that an earlier layer has set, such as an authenticated user.
+/// Requests without it share one key.
+///
+/// # Examples
 ///
 /// ```
 /// #[derive(Clone)]
@@ -21,6 +23,6 @@ pub type Key = tidegate_http::key::Key<Tower>;
 /// ```
 pub fn extension<T: Send + Sync + 'static>(
     key: impl Fn(&T) -> String + Send + Sync + 'static,
-) -> Key {
+) -> RequestKey {
     from_fn(move |request: &http::request::Parts| request.extensions.get::<T>().map(&key))
 }

@@ -1,21 +1,23 @@
-//! The layer.
+//! The tower layer.
 
 use tidegate_core::{MemoryStore, Policy, Store};
 use tower_layer::Layer;
 
-use crate::key::Key;
-use crate::{Limits, RateLimit};
+use crate::key::RequestKey;
+use crate::{Limits, RateLimitService};
 
-/// Puts limits before a service. Clones share.
+/// A tower layer that limits the requests of a service. Clones share their counters.
+///
+/// # Examples
 ///
 /// ```
-/// use tidegate_core::{Book, Gate, Rules};
+/// use tidegate_core::{Gate, PolicySet, Rules};
 /// use tidegate_tower::{ClientAddress, Limits, RateLimitLayer, key};
 ///
-/// let book = Book::new()
-///     .with("per_user", Rules::new("100/minute".parse()?).tier("premium", "1_000/minute".parse()?)?)?
-///     .with("per_address", Rules::new("sliding_window_counter 500/minute".parse()?))?;
-/// let limits = Limits::new(Gate::memory(book))
+/// let per_user = Rules::new("100/minute".parse()?).tier("premium", "1_000/minute".parse()?)?;
+/// let per_address = Rules::new("sliding_window_counter 500/minute".parse()?);
+/// let policies = PolicySet::new().with("per_user", per_user)?.with("per_address", per_address)?;
+/// let limits = Limits::new(Gate::memory(policies))
 ///     .limit("per_user", key::header("x-user-id"))?
 ///     .limit("per_address", ClientAddress::behind(["10.0.0.0/8"])?)?
 ///     .tier(|request| request.headers.get("x-tier")?.to_str().ok().map(Into::into));
@@ -28,18 +30,19 @@ pub struct RateLimitLayer<S: Store = MemoryStore> {
 }
 
 impl RateLimitLayer<MemoryStore> {
-    /// One policy, in memory, by one key.
+    /// Creates a layer with one policy in memory and one key.
     #[must_use]
-    pub fn memory(policy: Policy, key: impl Into<Key>) -> Self {
+    pub fn memory(policy: Policy, key: impl Into<RequestKey>) -> Self {
         Self::new(Limits::memory(policy, key))
     }
 }
 
 impl<S: Store> RateLimitLayer<S> {
-    /// A layer of these limits.
+    /// Creates a layer.
     ///
     /// # Panics
-    /// If there are none, which would limit nobody: a mistake in the program, found when it starts.
+    ///
+    /// Panics if there are no limits, which is a mistake in the program.
     #[must_use]
     pub fn new(limits: Limits<S>) -> Self {
         assert!(
@@ -51,10 +54,10 @@ impl<S: Store> RateLimitLayer<S> {
 }
 
 impl<S: Store, Inner> Layer<Inner> for RateLimitLayer<S> {
-    type Service = RateLimit<Inner, S>;
+    type Service = RateLimitService<Inner, S>;
 
     fn layer(&self, inner: Inner) -> Self::Service {
-        RateLimit::new(inner, self.limits.clone())
+        RateLimitService::new(inner, self.limits.clone())
     }
 }
 

@@ -1,41 +1,44 @@
-//! Rate limits as a [tower](https://docs.rs/tower) layer, for axum, hyper, tonic and whatever else speaks `http`.
+//! Rate limits as a [tower](https://docs.rs/tower) layer, for axum, hyper, tonic and other `http`
+//! services.
 //!
 //! ```
 //! use tidegate_tower::{RateLimitLayer, key};
 //!
-//! // 100 a minute for every client address; IPv6 by /64, and no header is believed.
+//! // 100 per minute for each client address. IPv6 by /64; no header is trusted.
 //! let layer = RateLimitLayer::memory("100/minute".parse()?, key::client_address());
 //! # Ok::<(), tidegate_core::PolicyError>(())
 //! ```
 //!
-//! Who is denied gets 429, problem+json and Retry-After; every answer carries the RateLimit fields. A layer that is cloned,
-//! for every connection say, is one layer: its clones share what they count.
+//! A denied request gets 429, problem+json and Retry-After. Every response has the RateLimitService
+//! headers. A cloned layer, for example one per connection, shares its counters.
 //!
-//! | feature | what it brings |
+//! | Feature | Effect |
 //! |---|---|
-//! | `axum` | finds the peer's address in axum's `ConnectInfo` |
-//! | `tonic` | finds it in tonic's; denials of gRPC requests are RESOURCE_EXHAUSTED with RetryInfo |
-//! | `tonic-tls` | the same where tonic's server speaks TLS |
-//! | `tracing` | an event for every denial and every answer without the store |
+//! | `axum` | reads the peer's address from axum's `ConnectInfo` |
+//! | `tonic` | reads it from tonic's; a denied gRPC request gets RESOURCE_EXHAUSTED with RetryInfo |
+//! | `tonic-tls` | the same for tonic's server with TLS |
+//! | `tracing` | an event for every denial and every degraded decision |
 
 mod body;
+mod framework;
 mod future;
 #[cfg(feature = "tonic")]
 mod grpc;
 pub mod key;
-mod kind;
 mod layer;
-mod peer;
-mod refusal;
+mod request_kind;
+mod response;
 mod service;
 
-pub use body::Body;
+pub use body::ResponseBody;
+pub use framework::{PeerAddress, Tower};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
-pub use peer::{PeerAddress, Tower};
-pub use refusal::denied_response;
-pub use service::RateLimit;
-pub use tidegate_http::{Charge, ClientAddress, Denial, Dialect, LimitsError, NotANetwork, Reset};
+pub use response::denied_response;
+pub use service::RateLimitService;
+pub use tidegate_http::{
+    Charge, ClientAddress, Denial, HeaderFormat, InvalidNetwork, LimitsError, ResetFormat,
+};
 
-/// What the requests of a service are held to.
+/// The limits of a service.
 pub type Limits<S = tidegate_core::MemoryStore> = tidegate_http::Limits<Tower, S>;

@@ -1,4 +1,4 @@
-//! The service.
+//! The tower service.
 
 use std::mem;
 use std::task::{Context, Poll};
@@ -6,27 +6,27 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Request, Response};
 use tidegate_core::{MemoryStore, Store};
-use tidegate_http::{About, Admitted, Next};
+use tidegate_http::{Action, Admitted, Lookup};
 use tower_service::Service;
 
 use crate::future::ResponseFuture;
-use crate::kind::RequestKind;
-use crate::{Body, Limits, refusal};
+use crate::request_kind::RequestKind;
+use crate::{Limits, ResponseBody, response};
 
-/// A service with limits before it. Made by a [`RateLimitLayer`](crate::RateLimitLayer).
+/// A service with limits. [`RateLimitLayer`](crate::RateLimitLayer) creates it.
 #[derive(Debug)]
-pub struct RateLimit<Inner, S: Store = MemoryStore> {
+pub struct RateLimitService<Inner, S: Store = MemoryStore> {
     inner: Inner,
     limits: Limits<S>,
 }
 
-impl<Inner, S: Store> RateLimit<Inner, S> {
+impl<Inner, S: Store> RateLimitService<Inner, S> {
     pub(crate) fn new(inner: Inner, limits: Limits<S>) -> Self {
         Self { inner, limits }
     }
 }
 
-impl<Inner: Clone, S: Store> Clone for RateLimit<Inner, S> {
+impl<Inner: Clone, S: Store> Clone for RateLimitService<Inner, S> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -35,13 +35,13 @@ impl<Inner: Clone, S: Store> Clone for RateLimit<Inner, S> {
     }
 }
 
-impl<Inner, S, RequestBody, InnerBody> Service<Request<RequestBody>> for RateLimit<Inner, S>
+impl<Inner, S, RequestBody, InnerBody> Service<Request<RequestBody>> for RateLimitService<Inner, S>
 where
     Inner: Service<Request<RequestBody>, Response = Response<InnerBody>> + Clone,
     InnerBody: http_body::Body<Data = Bytes>,
     S: Store,
 {
-    type Response = Response<Body<InnerBody>>;
+    type Response = Response<ResponseBody<InnerBody>>;
     type Error = Inner::Error;
     type Future = ResponseFuture<Inner, RequestBody, S>;
 
@@ -52,17 +52,17 @@ where
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         let kind = RequestKind::of(&request);
         let (parts, body) = request.into_parts();
-        let answer = match self.limits.ask_about(&parts) {
-            Ok(About::Answered(answer)) => answer,
-            Ok(About::Nothing) => {
+        let result = match self.limits.look_up(&parts) {
+            Ok(Lookup::Decided(result)) => result,
+            Ok(Lookup::Skipped) => {
                 return ResponseFuture::unlimited(
                     self.inner.call(Request::from_parts(parts, body)),
                 );
             }
-            Ok(About::ToAsk(prepared)) => {
+            Ok(Lookup::Undecided(prepared)) => {
                 let prepared = prepared.into_owned();
                 let (limits, inner) = (self.limits.clone(), self.ready_inner());
-                return ResponseFuture::asking(
+                return ResponseFuture::checking(
                     limits,
                     kind,
                     prepared,
@@ -70,19 +70,19 @@ where
                     Request::from_parts(parts, body),
                 );
             }
-            Err(error) => return ResponseFuture::refused(refusal::error(kind, &error)),
+            Err(error) => return ResponseFuture::rejected(response::error(kind, &error)),
         };
         let mut request = Request::from_parts(parts, body);
-        match self.limits.next(answer) {
-            Next::Fail(error) => ResponseFuture::refused(refusal::error(kind, &error)),
-            Next::Deny(verdict, excess) => {
-                ResponseFuture::refused(refusal::denied(&self.limits, kind, &verdict, excess))
+        match self.limits.action(result) {
+            Action::Fail(error) => ResponseFuture::rejected(response::error(kind, &error)),
+            Action::Deny(verdict, excess) => {
+                ResponseFuture::rejected(response::denied(&self.limits, kind, &verdict, excess))
             }
-            Next::Go(admitted) => {
-                hand_over(&admitted, &mut request);
+            Action::Proceed(admitted) => {
+                insert_charge(&admitted, &mut request);
                 ResponseFuture::calling(self.limits.clone(), self.inner.call(request), admitted)
             }
-            Next::Wait(delay, admitted) => ResponseFuture::waiting(
+            Action::Delay(delay, admitted) => ResponseFuture::delayed(
                 self.limits.clone(),
                 delay,
                 admitted,
@@ -93,15 +93,15 @@ where
     }
 }
 
-/// Gives the handler what it is to tell the cost by.
-pub(crate) fn hand_over<S: Store, B>(admitted: &Admitted<S>, request: &mut Request<B>) {
+/// Gives the handler the [`Charge`](tidegate_http::Charge) for the actual cost.
+pub(crate) fn insert_charge<S: Store, B>(admitted: &Admitted<S>, request: &mut Request<B>) {
     if let Some(charge) = admitted.charge() {
         request.extensions_mut().insert(charge);
     }
 }
 
-impl<Inner: Clone, S: Store> RateLimit<Inner, S> {
-    /// The inner service that was made ready; another takes its place.
+impl<Inner: Clone, S: Store> RateLimitService<Inner, S> {
+    /// Returns the inner service that is ready, and replaces it with a clone.
     fn ready_inner(&mut self) -> Inner {
         let other = self.inner.clone();
         mem::replace(&mut self.inner, other)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
-use tidegate_core::{Book, Cost, Gate, ManualClock, MemoryStore, Rules};
+use tidegate_core::{Cost, Gate, ManualClock, MemoryStore, PolicySet, Rules};
 use tidegate_tower::{Charge, Limits, RateLimitLayer, key};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -19,13 +19,13 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 type Incoming = Request<Full<Bytes>>;
 
 fn limits(policy: &str) -> Limits {
-    Limits::memory(policy.parse().unwrap(), key::everybody())
+    Limits::memory(policy.parse().unwrap(), key::global())
 }
 
 fn left(limits: &Limits) -> u64 {
     limits
         .gate()
-        .check("default", "everybody")
+        .check("default", "global")
         .cost(0)
         .now()
         .unwrap()
@@ -194,7 +194,7 @@ async fn settled_by_the_bytes_that_were_sent() {
     assert_eq!(left(&limits), 97);
     limits
         .gate()
-        .reset("default", b"everybody", None)
+        .reset("default", b"global", None)
         .await
         .unwrap();
     // The client goes away after the first of two frames.
@@ -254,7 +254,7 @@ async fn settled_by_what_the_handler_tells() {
     assert_eq!(used, [20, 4, 500]);
     limits
         .gate()
-        .reset("default", b"everybody", None)
+        .reset("default", b"global", None)
         .await
         .unwrap();
     // What had been spent when the client went away.
@@ -269,9 +269,9 @@ fn shaped(clock: &ManualClock) -> Limits {
         .build()
         .unwrap();
     let rules = Rules::new("leaky_bucket 1/second burst=10".parse().unwrap());
-    let gate = Gate::new(store, Book::new().with("default", rules).unwrap());
+    let gate = Gate::new(store, PolicySet::new().with("default", rules).unwrap());
     Limits::new(gate)
-        .limit("default", key::everybody())
+        .limit("default", key::global())
         .unwrap()
         .shape(Duration::from_secs(2))
 }
@@ -339,5 +339,5 @@ async fn c3_a_cancelled_waiters_place_stays_empty() {
 #[test]
 #[should_panic(expected = "limits without a limit")]
 fn a_layer_that_limits_nobody_is_found_at_the_start() {
-    let _ = RateLimitLayer::new(Limits::new(Gate::memory(Book::new())));
+    let _ = RateLimitLayer::new(Limits::new(Gate::memory(PolicySet::new())));
 }

@@ -17,10 +17,10 @@ use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use sfv::Parser;
-use tidegate_core::{Book, FailurePolicy, Gate, Limiter, Rules};
+use tidegate_core::{FailurePolicy, Gate, Limiter, PolicySet, Rules};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::RedisServer;
-use tidegate_tower::{ClientAddress, Dialect, Limits, PeerAddress, RateLimitLayer, key};
+use tidegate_tower::{ClientAddress, HeaderFormat, Limits, PeerAddress, RateLimitLayer, key};
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -223,9 +223,9 @@ async fn clients_behind_a_proxy_are_told_apart_and_cannot_choose() {
     );
 }
 
-fn book(failure: FailurePolicy) -> Book {
+fn book(failure: FailurePolicy) -> PolicySet {
     let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
-    Book::new()
+    PolicySet::new()
         .with("address", rules(LIMIT))
         .and_then(|book| book.with("user", rules("150/365 days")))
         .unwrap()
@@ -321,15 +321,15 @@ async fn without_the_peer_the_answer_says_what_to_do() {
         answer.json()["detail"]
             .as_str()
             .unwrap()
-            .contains("address of the peer"),
+            .contains("peer's address is missing"),
         "{answer:?}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dialects_closures_and_cross_origin() {
-    let limits = Limits::memory("1/365 days".parse().unwrap(), key::everybody())
-        .headers(Dialect::Envoy)
+    let limits = Limits::memory("1/365 days".parse().unwrap(), key::global())
+        .headers(HeaderFormat::Envoy)
         .cors()
         .skip(|request| request.uri.path() == "/healthz")
         .on_denied(|denial| {

@@ -1,4 +1,4 @@
-//! A store of whatever kind its URL names.
+//! A store that is chosen by a URL at run time.
 
 use std::time::Duration;
 
@@ -9,44 +9,44 @@ use tidegate_core::{
 #[cfg(feature = "redis")]
 use tidegate_redis::{RedisPlan, RedisStore};
 
-/// A store of whatever kind its URL names.
+/// A store that is chosen by a URL at run time, see [`Connect`](crate::Connect).
 #[derive(Debug)]
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant)] // One a limiter, behind its Arc.
 pub enum AnyStore {
-    /// `memory://`
+    /// A store in memory, for `memory://`.
     Memory(MemoryStore),
-    /// `redis://` and its relatives
+    /// A store on Redis, for `redis://` and related schemes.
     #[cfg(feature = "redis")]
     Redis(RedisStore),
 }
 
-/// A policy, worked out for an [`AnyStore`].
+/// A policy prepared for an [`AnyStore`].
 #[derive(Debug)]
-pub struct AnyPlan(Kind);
+pub struct AnyPlan(AnyPlanKind);
 
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // One a limiter, behind its Arc.
-enum Kind {
+enum AnyPlanKind {
     Memory(Plan),
     #[cfg(feature = "redis")]
     Redis(RedisPlan),
 }
 
-/// Calls the same of whichever store it is. A plan of another store is not one of ours.
-macro_rules! whichever {
+/// Calls a method of the store with its own plan. A plan of another store is an error.
+macro_rules! with_own_plan {
     ($store:expr, $plan:expr, |$own:ident, $own_plan:ident| $call:expr, $otherwise:expr) => {
         match ($store, &$plan.0) {
-            (AnyStore::Memory($own), Kind::Memory($own_plan)) => $call,
+            (AnyStore::Memory($own), AnyPlanKind::Memory($own_plan)) => $call,
             #[cfg(feature = "redis")]
-            (AnyStore::Redis($own), Kind::Redis($own_plan)) => $call,
+            (AnyStore::Redis($own), AnyPlanKind::Redis($own_plan)) => $call,
             #[cfg(feature = "redis")]
             _ => $otherwise,
         }
     };
 }
 
-/// Of none is anything taken.
+/// Returns the error for every request.
 fn refused(count: usize, error: &StoreError) -> Vec<Result<Decision, StoreError>> {
     (0..count)
         .map(|_| Err(StoreError::new(error.reason(), error.to_string())))
@@ -57,7 +57,7 @@ fn refused(count: usize, error: &StoreError) -> Vec<Result<Decision, StoreError>
 fn foreign_plan() -> StoreError {
     StoreError::new(
         tidegate_core::Degraded::Refused,
-        "this plan is of another store",
+        "the plan belongs to another store",
     )
 }
 
@@ -66,9 +66,9 @@ impl Store for AnyStore {
 
     fn plan(&self, policy: &Policy, namespace: &str) -> AnyPlan {
         AnyPlan(match self {
-            Self::Memory(store) => Kind::Memory(store.plan(policy, namespace)),
+            Self::Memory(store) => AnyPlanKind::Memory(store.plan(policy, namespace)),
             #[cfg(feature = "redis")]
-            Self::Redis(store) => Kind::Redis(store.plan(policy, namespace)),
+            Self::Redis(store) => AnyPlanKind::Redis(store.plan(policy, namespace)),
         })
     }
 
@@ -78,7 +78,7 @@ impl Store for AnyStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Decision, StoreError> {
-        whichever!(
+        with_own_plan!(
             self,
             plan,
             |store, plan| Store::check(store, plan, key, cost).await,
@@ -91,7 +91,7 @@ impl Store for AnyStore {
         plan: &AnyPlan,
         requests: &[(Key<'_>, Cost)],
     ) -> Vec<Result<Decision, StoreError>> {
-        whichever!(
+        with_own_plan!(
             self,
             plan,
             |store, plan| Store::check_many(store, plan, requests).await,
@@ -106,9 +106,9 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => {
                 let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
-                    Kind::Memory(plan) => Ok((plan, *key, *cost)),
+                    AnyPlanKind::Memory(plan) => Ok((plan, *key, *cost)),
                     #[cfg(feature = "redis")]
-                    Kind::Redis(_) => Err(foreign_plan()),
+                    AnyPlanKind::Redis(_) => Err(foreign_plan()),
                 });
                 match own.collect::<Result<Vec<_>, StoreError>>() {
                     Ok(own) => Store::check_each(store, &own).await,
@@ -118,8 +118,8 @@ impl Store for AnyStore {
             #[cfg(feature = "redis")]
             Self::Redis(store) => {
                 let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
-                    Kind::Redis(plan) => Ok((plan, *key, *cost)),
-                    Kind::Memory(_) => Err(foreign_plan()),
+                    AnyPlanKind::Redis(plan) => Ok((plan, *key, *cost)),
+                    AnyPlanKind::Memory(_) => Err(foreign_plan()),
                 });
                 match own.collect::<Result<Vec<_>, StoreError>>() {
                     Ok(own) => store.check_each(&own).await,
@@ -136,17 +136,17 @@ impl Store for AnyStore {
         match self {
             Self::Memory(store) => {
                 let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
-                    Kind::Memory(plan) => Ok((plan, *key, *cost)),
+                    AnyPlanKind::Memory(plan) => Ok((plan, *key, *cost)),
                     #[cfg(feature = "redis")]
-                    Kind::Redis(_) => Err(foreign_plan()),
+                    AnyPlanKind::Redis(_) => Err(foreign_plan()),
                 });
                 Store::admit(store, &own.collect::<Result<Vec<_>, StoreError>>()?).await
             }
             #[cfg(feature = "redis")]
             Self::Redis(store) => {
                 let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
-                    Kind::Redis(plan) => Ok((plan, *key, *cost)),
-                    Kind::Memory(_) => Err(foreign_plan()),
+                    AnyPlanKind::Redis(plan) => Ok((plan, *key, *cost)),
+                    AnyPlanKind::Memory(_) => Err(foreign_plan()),
                 });
                 store
                     .admit(&own.collect::<Result<Vec<_>, StoreError>>()?)
@@ -161,7 +161,7 @@ impl Store for AnyStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Admission, StoreError> {
-        whichever!(
+        with_own_plan!(
             self,
             plan,
             |store, plan| Store::admit_one(store, plan, key, cost).await,
@@ -175,7 +175,7 @@ impl Store for AnyStore {
         key: Key<'_>,
         settlement: &Settlement<'_>,
     ) -> Result<Decision, StoreError> {
-        whichever!(
+        with_own_plan!(
             self,
             plan,
             |store, plan| Store::settle(store, plan, key, settlement).await,
@@ -191,7 +191,7 @@ impl Store for AnyStore {
         receipt: &[u8],
         keep_for: Duration,
     ) -> Result<(), StoreError> {
-        whichever!(
+        with_own_plan!(
             self,
             plan,
             |store, plan| Store::keep_receipt(store, plan, key, id, receipt, keep_for).await,
@@ -205,7 +205,7 @@ impl Store for AnyStore {
         key: Key<'_>,
         id: &str,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        whichever!(
+        with_own_plan!(
             self,
             plan,
             |store, plan| Store::take_receipt(store, plan, key, id).await,
@@ -219,7 +219,7 @@ impl Store for AnyStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Decision, StoreError> {
-        whichever!(
+        with_own_plan!(
             self,
             plan,
             |store, plan| Store::refund(store, plan, key, cost).await,
@@ -228,7 +228,7 @@ impl Store for AnyStore {
     }
 
     async fn reset(&self, plan: &AnyPlan, key: Key<'_>) -> Result<(), StoreError> {
-        whichever!(
+        with_own_plan!(
             self,
             plan,
             |store, plan| Store::reset(store, plan, key).await,

@@ -1,4 +1,4 @@
-//! What [`#[rate_limit]`](crate::rate_limit) runs on.
+//! The runtime of [`#[rate_limit]`](crate::rate_limit): its store and its error.
 
 use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
@@ -7,15 +7,16 @@ use std::time::Duration;
 #[cfg(feature = "axum")]
 pub use axum_core::response::{IntoResponse, Response};
 use tidegate_core::{
-    Book, BookError, CheckError, Cost, CostError, Gate, MemoryStore, Name, PolicyError, Rules,
-    Subject, Verdict,
+    CheckError, Cost, CostError, Gate, MemoryStore, Name, PolicyError, PolicySet, PolicySetError,
+    Rules, Subject, Verdict,
 };
 use tidegate_http::Denial;
 
 use crate::any_store::AnyStore;
-use crate::connect::{ConnectError, StoreUrl};
+use crate::connect::ConnectError;
+use crate::store_url::StoreUrl;
 
-/// Where there is no axum: so that the compiler says what to do.
+/// Stand-ins without the feature `axum`, so that the compiler says what to do.
 #[cfg(not(feature = "axum"))]
 mod without_axum {
     use tidegate_core::Verdict;
@@ -39,24 +40,42 @@ mod without_axum {
     pub struct Response;
 
     #[doc(hidden)]
-    pub fn told(response: Response, _: &Verdict) -> Response {
+    pub fn with_headers(response: Response, _: &Verdict) -> Response {
         response
     }
 }
 
 #[cfg(not(feature = "axum"))]
 #[doc(hidden)]
-pub use without_axum::{IntoResponse, Response, told};
+pub use without_axum::{IntoResponse, Response, with_headers};
 
-/// A gate on the store of all limited functions, with no policy of its own.
+/// A gate on the store of all limited functions, without policies.
 static STORE: OnceLock<Gate<AnyStore>> = OnceLock::new();
 
-/// A call that a limit denied, or that could not be checked.
+/// The error of a call that was denied, or that could not be checked.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{attribute::Limited, rate_limit};
+///
+/// #[rate_limit("1/hour", key = user)]
+/// async fn export(user: u64) -> Result<String, Limited> {
+///     Ok(format!("the data of {user}"))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert!(export(42).await.is_ok());
+/// let limited = export(42).await.unwrap_err();
+/// assert_eq!((limited.status(), limited.retry_after().unwrap().as_secs()), (429, 3_600));
+/// # }
+/// ```
 #[derive(Clone, thiserror::Error)]
 #[error("{}", self.detail())]
-pub struct Limited(Cause);
+pub struct Limited(LimitedCause);
 
-/// As it is displayed: what `unwrap` and a `main` that fails print is for people, too.
+/// Prints the display form, so that `unwrap` and a failing `main` show a readable message.
 impl std::fmt::Debug for Limited {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -64,7 +83,7 @@ impl std::fmt::Debug for Limited {
 }
 
 #[derive(Clone)]
-enum Cause {
+enum LimitedCause {
     Denied(Verdict),
     Failed(Arc<CheckError>),
 }
@@ -72,112 +91,109 @@ enum Cause {
 impl Limited {
     fn denial(&self) -> Option<Denial<'_>> {
         match &self.0 {
-            Cause::Denied(verdict) => Denial::of(verdict),
-            Cause::Failed(_) => None,
+            LimitedCause::Denied(verdict) => Denial::new(verdict),
+            LimitedCause::Failed(_) => None,
         }
     }
 
     fn detail(&self) -> String {
         match &self.0 {
-            Cause::Failed(error) => error.to_string(),
-            Cause::Denied(_) => self
+            LimitedCause::Failed(error) => error.to_string(),
+            LimitedCause::Denied(_) => self
                 .denial()
                 .map_or_else(String::new, |denial| denial.detail()),
         }
     }
 
-    /// What the limit said; `None` if it could not be asked, because the cost is not one say.
+    /// Returns the verdict, or `None` if the call could not be checked, for example for an invalid
+    /// cost.
     #[must_use]
     pub fn verdict(&self) -> Option<&Verdict> {
         match &self.0 {
-            Cause::Denied(verdict) => Some(verdict),
-            Cause::Failed(_) => None,
+            LimitedCause::Denied(verdict) => Some(verdict),
+            LimitedCause::Failed(_) => None,
         }
     }
 
-    /// The shortest wait after which the same call is allowed, if nothing else comes, in whole seconds; `None` if it never
-    /// will be, or nobody knows.
+    /// Returns the shortest wait after which the same call is allowed if nothing else happens, in
+    /// whole seconds. Returns `None` if it is never allowed, or if the wait is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.denial()?.retry_after().map(Duration::from_secs)
     }
 
-    /// The status of an answer that tells of it: 429, or 503 where the store is gone and nothing is let through without it;
-    /// 400 where the cost is not one, 500 where the limit could not be asked.
+    /// Returns the HTTP status for this error.
+    ///
+    /// | Status | Reason |
+    /// |---|---|
+    /// | 429 | the limit denied the call |
+    /// | 503 | the store is unavailable, and the failure policy is closed |
+    /// | 400 | the cost is invalid |
+    /// | 500 | the limit could not be checked |
     #[must_use]
     pub fn status(&self) -> u16 {
         match &self.0 {
-            Cause::Failed(error) if matches!(**error, CheckError::Cost(_)) => 400,
+            LimitedCause::Failed(error) if matches!(**error, CheckError::Cost(_)) => 400,
             _ => self.denial().map_or(500, |denial| denial.status()),
         }
     }
 }
 
-/// 429 with problem+json, Retry-After and the RateLimit fields.
+/// Responds with 429, problem+json, Retry-After and the RateLimit headers.
 #[cfg(feature = "axum")]
 impl IntoResponse for Limited {
     fn into_response(self) -> Response {
-        use http::{HeaderValue, StatusCode, header};
-        let Some(denial) = self.denial() else {
-            let status =
-                StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            return (status, self.to_string()).into_response();
+        use http::StatusCode;
+        let verdict = match &self.0 {
+            LimitedCause::Denied(verdict) => verdict,
+            LimitedCause::Failed(_) => {
+                let status = StatusCode::from_u16(self.status());
+                let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                return (status, self.to_string()).into_response();
+            }
         };
-        let mut response = denial.problem().into_response();
-        *response.status_mut() =
-            StatusCode::from_u16(denial.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-        let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(seconds) = denial.retry_after() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        match crate::tower::denied_response(verdict) {
+            Some(response) => response.map(axum_core::body::Body::from),
+            None => StatusCode::TOO_MANY_REQUESTS.into_response(),
         }
-        told(response, denial.verdict())
     }
 }
 
-/// An answer, with what its client is told.
+/// Adds the rate limit headers to a response.
 #[cfg(feature = "axum")]
 #[doc(hidden)] // For the macro.
-pub fn told(mut response: Response, verdict: &Verdict) -> Response {
-    let written = tidegate_http::Written::default();
-    for field in tidegate_http::fields(
-        verdict,
-        tidegate_http::Dialect::default(),
-        false,
-        None,
-        &written,
-    ) {
-        if let Ok(value) = http::HeaderValue::from_maybe_shared(field.value) {
-            response.headers_mut().append(field.name, value);
-        }
-    }
+pub fn with_headers(mut response: Response, verdict: &Verdict) -> Response {
+    use tidegate_http::{HeaderFormat, PolicyHeaderCache, add_headers, rate_limit_headers};
+    let cache = PolicyHeaderCache::default();
+    let headers = rate_limit_headers(verdict, HeaderFormat::default(), false, None, &cache);
+    add_headers(response.headers_mut(), headers);
     response
 }
 
-/// Why the store of limited functions could not be chosen.
+/// The error for a store that cannot be set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StoreChoiceError {
-    /// The store cannot be had.
+pub enum SetStoreError {
+    /// The store cannot be created.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Something was limited before, in memory, or it was chosen before.
-    #[error("the store of #[rate_limit] is in use: choose it once, before the first limited call")]
+    /// A limited function was called before, or the store was set before.
+    #[error(
+        "the store of #[rate_limit] is already in use: expected one call of connect, before the first limited function"
+    )]
     InUse,
 }
 
-/// Chooses where the counts of all `#[rate_limit]` functions are kept, by a URL as in [`Connect`](crate::Connect): once, at
-/// the start of the program. Where it is not chosen they are in memory.
+/// Sets the store of all `#[rate_limit]` functions, by a URL as in [`Connect`](crate::Connect).
+///
+/// Call it once, at the start of the program. By default the counters are in memory.
 ///
 /// # Errors
-/// If the URL is not one, the store cannot be reached, or one is in use.
-pub async fn connect(url: &str) -> Result<(), StoreChoiceError> {
-    let gate = StoreUrl::read(url)?.gate(Book::new()).await?;
-    STORE.set(gate).map_err(|_| StoreChoiceError::InUse)
+///
+/// Returns an error if the URL is invalid, if the store cannot be reached, or if a store is in use.
+pub async fn connect(url: &str) -> Result<(), SetStoreError> {
+    let gate = url.parse::<StoreUrl>()?.gate(PolicySet::new()).await?;
+    STORE.set(gate).map_err(|_| SetStoreError::InUse)
 }
 
 #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
@@ -186,7 +202,7 @@ fn store() -> &'static Gate<AnyStore> {
         let memory = MemoryStore::builder()
             .build()
             .expect("46 MB of address space");
-        Gate::new(AnyStore::Memory(memory), Book::new())
+        Gate::new(AnyStore::Memory(memory), PolicySet::new())
     })
 }
 
@@ -199,13 +215,13 @@ pub struct LimitedFunction {
     gate: OnceLock<(Name, Gate<AnyStore>)>,
 }
 
-/// What the macro has read before, and cannot be wrong.
+/// The error for arguments that the macro has already checked.
 #[derive(Debug, thiserror::Error)]
-enum Unread {
+enum InvalidAttribute {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     #[error(transparent)]
-    Book(#[from] BookError),
+    PolicySet(#[from] PolicySetError),
 }
 
 impl LimitedFunction {
@@ -225,8 +241,8 @@ impl LimitedFunction {
     }
 
     #[allow(missing_docs)]
-    pub fn call(&self) -> Call<'_> {
-        Call {
+    pub fn call(&self) -> LimitedCall<'_> {
+        LimitedCall {
             function: self,
             key: None,
             cost: Ok(Cost::ONE),
@@ -238,29 +254,30 @@ impl LimitedFunction {
     fn gate(&self) -> &(Name, Gate<AnyStore>) {
         self.gate.get_or_init(|| {
             let name = name((self.path)());
-            let book = self.book(&name).expect("the macro has read it");
-            (name, store().with_book(book))
+            let policies = self.policies(&name).expect("the macro has read it");
+            (name, store().with_policies(policies))
         })
     }
 
-    fn book(&self, name: &Name) -> Result<Book, Unread> {
+    fn policies(&self, name: &Name) -> Result<PolicySet, InvalidAttribute> {
         let mut rules = Rules::new(self.policy.parse()?);
         for (tier, policy) in self.tiers {
             rules = rules.tier(tier, policy.parse()?)?;
         }
-        Ok(Book::new().with(name.as_str(), rules)?)
+        Ok(PolicySet::new().with(name.as_str(), rules)?)
     }
 }
 
-/// The path of the function that an item is in.
+/// Returns the path of the function that an item is in.
 #[doc(hidden)] // For the macro.
 pub fn path_of<T>(item: &T) -> &'static str {
     let path = std::any::type_name_of_val(item);
-    // From the body of the async function on it is not its path any more.
+    // The rest is the body of the async function.
     path.split("::{{closure}}").next().unwrap_or(path)
 }
 
-/// A name of a function's path. Where that has to be written in another way, or cut, a digest of it is added.
+/// Returns a valid name for a function's path. If the path must be changed or cut, a digest is
+/// added.
 #[allow(clippy::expect_used)] // Of what names are made of, and not too long.
 fn name(path: &str) -> Name {
     if let Ok(name) = Name::new(path) {
@@ -282,7 +299,7 @@ fn name(path: &str) -> Name {
     Name::new(&format!("{tail}-{:016x}", digest(path.as_bytes()))).expect("a name")
 }
 
-/// FNV-1a, of 64 bits: the same in every process, and for every version of the compiler.
+/// Returns the 64-bit FNV-1a hash, which is the same in every process and compiler version.
 fn digest(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
@@ -291,7 +308,7 @@ fn digest(bytes: &[u8]) -> u64 {
 /// A call of a limited function.
 #[doc(hidden)] // For the macro.
 #[must_use]
-pub struct Call<'a> {
+pub struct LimitedCall<'a> {
     function: &'a LimitedFunction,
     key: Option<String>,
     cost: Result<Cost, CostError>,
@@ -299,7 +316,7 @@ pub struct Call<'a> {
 }
 
 #[allow(missing_docs)] // For the macro.
-impl Call<'_> {
+impl LimitedCall<'_> {
     pub fn key(mut self, key: &impl Display) -> Self {
         self.key = Some(key.to_string());
         self
@@ -318,9 +335,9 @@ impl Call<'_> {
     #[allow(clippy::missing_errors_doc)]
     pub async fn check(self) -> Result<Verdict, Limited> {
         let (name, gate) = self.function.gate();
-        let failed = |error| Limited(Cause::Failed(Arc::new(error)));
+        let failed = |error| Limited(LimitedCause::Failed(Arc::new(error)));
         let cost = self.cost.map_err(|error| failed(error.into()))?;
-        // All calls without a key, or with an empty one, share one that no other is.
+        // All calls without a key, or with an empty one, share a key that no other call has.
         let key = self
             .key
             .filter(|key| !key.is_empty())
@@ -332,7 +349,7 @@ impl Call<'_> {
         };
         match gate.decide(&[subject]).await {
             Ok(verdict) if verdict.is_allowed() => Ok(verdict),
-            Ok(verdict) => Err(Limited(Cause::Denied(verdict))),
+            Ok(verdict) => Err(Limited(LimitedCause::Denied(verdict))),
             Err(error) => Err(failed(error)),
         }
     }

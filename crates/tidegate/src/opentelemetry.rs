@@ -1,26 +1,28 @@
-//! What a gate counts, by [OpenTelemetry](https://docs.rs/opentelemetry): instruments of a meter that a program has already.
+//! Exports a gate's counters to [OpenTelemetry](https://docs.rs/opentelemetry), with your own
+//! meter.
 //!
 //! ```
-//! use tidegate::{Book, Gate, Rules};
+//! use tidegate::{Gate, PolicySet, Rules};
 //!
-//! let gate = Gate::memory(Book::new().with("api", Rules::new("100/minute".parse()?))?);
+//! let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
 //! let meter = opentelemetry::global::meter("my-service");
 //! tidegate::opentelemetry::register(&meter, &gate);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Attributes are the policy and the outcome, never a key. A check does nothing for it but what the gate counts anyway: the
-//! figures are read when the meter's reader collects them.
+//! The attributes are the policy and the outcome, never a key. The export adds nothing to a check:
+//! the counters are read when the meter's reader collects them.
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter};
 use tidegate_core::{Gate, Store};
 
-use crate::series::{ALL, Kind, Point, Series, Snapshot};
+use crate::series::{MetricKind, Point, SERIES, Series, Snapshot};
 
-/// Adds what a gate counts to a meter, under `tidegate_…`. A gate is added to a meter once; its clones are the same.
+/// Registers a gate's counters with a meter, under `tidegate_…`. Register a gate once; its clones
+/// share its counters.
 pub fn register<S: Store>(meter: &Meter, gate: &Gate<S>) {
-    for series in &ALL {
+    for series in &SERIES {
         let gate = gate.clone();
         let observed = move || {
             let attributes = |labels: Vec<(&'static str, String)>| -> Vec<KeyValue> {
@@ -43,7 +45,7 @@ fn add(
     series: &Series,
     observed: impl Fn() -> Vec<(u64, Vec<KeyValue>)> + Send + Sync + 'static,
 ) {
-    if series.kind == Kind::Seconds {
+    if series.kind == MetricKind::Seconds {
         let instrument = meter
             .f64_observable_gauge(series.name)
             .with_description(series.help)
@@ -62,13 +64,13 @@ fn add(
             .for_each(|(value, attributes)| observer.observe(*value, attributes));
     };
     match series.kind {
-        Kind::Counter => {
+        MetricKind::Counter => {
             let instrument = meter
                 .u64_observable_counter(series.name)
                 .with_description(series.help);
             let _ = instrument.with_callback(observe).build();
         }
-        Kind::Gauge | Kind::Seconds => {
+        MetricKind::Gauge | MetricKind::Seconds => {
             let instrument = meter
                 .u64_observable_gauge(series.name)
                 .with_description(series.help);

@@ -1,10 +1,10 @@
-//! What a gate counts, in a registry of [prometheus-client](https://docs.rs/prometheus-client) that a program has already.
+//! Exports a gate's counters to a [prometheus-client](https://docs.rs/prometheus-client) registry.
 //!
 //! ```
 //! use prometheus_client::registry::Registry;
-//! use tidegate::{Book, Gate, Rules};
+//! use tidegate::{Gate, PolicySet, Rules};
 //!
-//! let gate = Gate::memory(Book::new().with("api", Rules::new("100/minute".parse()?))?);
+//! let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
 //! let mut registry = Registry::default();
 //! tidegate::prometheus::register(&mut registry, &gate);
 //!
@@ -15,8 +15,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Labels are the policy and the outcome, never a key: there are as many series with a million keys as with one. A check does
-//! nothing for it but what the gate counts anyway.
+//! The labels are the policy and the outcome, never a key, so the number of series does not depend
+//! on the number of keys. The export adds nothing to a check.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -24,9 +24,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tidegate_core::{Gate, Store};
 
-use crate::series::{ALL, Kind, Point, Snapshot};
+use crate::series::{MetricKind, Point, SERIES, Snapshot};
 
-/// Adds what a gate counts to a registry, under `tidegate_…`. A gate is added to a registry once; its clones are the same.
+/// Registers a gate's counters under `tidegate_…`. Register a gate once; its clones share its
+/// counters.
 pub fn register<S: Store>(registry: &mut Registry, gate: &Gate<S>) {
     registry.register_collector(Box::new(GateCollector(gate.clone())));
 }
@@ -42,14 +43,14 @@ impl<S: Store> std::fmt::Debug for GateCollector<S> {
 impl<S: Store> Collector for GateCollector<S> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let snapshot = Snapshot::of(&self.0);
-        for series in &ALL {
+        for series in &SERIES {
             let points = series.points(&snapshot);
             if points.is_empty() {
                 continue;
             }
             let kind = match series.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge | Kind::Seconds => MetricType::Gauge,
+                MetricKind::Counter => MetricType::Counter,
+                MetricKind::Gauge | MetricKind::Seconds => MetricType::Gauge,
             };
             let mut metric = encoder.encode_descriptor(series.name, series.help, None, kind)?;
             for Point { labels, value } in points {
@@ -64,10 +65,14 @@ impl<S: Store> Collector for GateCollector<S> {
     }
 }
 
-fn encode(metric: &mut MetricEncoder<'_>, kind: Kind, value: u64) -> Result<(), std::fmt::Error> {
+fn encode(
+    metric: &mut MetricEncoder<'_>,
+    kind: MetricKind,
+    value: u64,
+) -> Result<(), std::fmt::Error> {
     match kind {
-        Kind::Counter => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
-        Kind::Gauge => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
-        Kind::Seconds => metric.encode_gauge(&(value as f64 / 1e6)),
+        MetricKind::Counter => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
+        MetricKind::Gauge => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
+        MetricKind::Seconds => metric.encode_gauge(&(value as f64 / 1e6)),
     }
 }

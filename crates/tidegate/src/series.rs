@@ -1,30 +1,30 @@
-//! What is exported of a gate, whoever asks for it.
+//! The metrics of a gate, for every exporter.
 
 use tidegate_core::{Breaker, Degraded, Gate, PolicyCounters, Store};
 
-/// One figure, with its labels: only what the configuration names, never a key.
+/// One value with its labels. Labels come from the configuration, never from a key.
 pub(crate) struct Point {
     pub(crate) labels: Vec<(&'static str, String)>,
     pub(crate) value: u64,
 }
 
-/// Figures of one name.
+/// All values of one metric.
 pub(crate) struct Series {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MetricKind,
     read: fn(&Snapshot) -> Vec<Point>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     Counter,
     Gauge,
-    /// A gauge whose figures are microseconds, told in seconds.
+    /// A gauge whose values are microseconds, exported in seconds.
     Seconds,
 }
 
-/// A gate's counts, read once.
+/// The counters of a gate at one time.
 pub(crate) struct Snapshot {
     policies: Vec<PolicyCounters>,
     store: Option<tidegate_core::StoreHealth>,
@@ -40,19 +40,15 @@ impl Snapshot {
 }
 
 impl Series {
-    /// Its figures; none where there is nothing to tell.
+    /// Returns the values; none if there is nothing to report.
     pub(crate) fn points(&self, snapshot: &Snapshot) -> Vec<Point> {
         (self.read)(snapshot)
     }
 }
 
-/// All there are.
-pub(crate) const ALL: [Series; 12] = [
-    counter(
-        "tidegate_checks",
-        "Requests, by policy and by what became of them",
-        checks,
-    ),
+/// All metrics.
+pub(crate) const SERIES: [Series; 12] = [
+    counter("tidegate_checks", "Requests by policy and outcome", checks),
     counter(
         "tidegate_near_limit",
         "Allowed requests that left less than a fifth of the capacity",
@@ -60,42 +56,42 @@ pub(crate) const ALL: [Series; 12] = [
     ),
     counter(
         "tidegate_candidate_checks",
-        "What the policy's candidate would have done to the same requests",
+        "Requests by policy and outcome of its candidate",
         candidates,
     ),
     counter(
         "tidegate_degraded",
-        "Answers given without the store, by policy and reason",
+        "Degraded decisions by policy and reason",
         degraded,
     ),
     counter(
         "tidegate_refunds",
-        "Requests whose cost was given back, in part or whole",
+        "Requests whose cost was given back in part or in full",
         |snapshot| by_policy(snapshot, |policy| policy.refunds),
     ),
     counter(
         "tidegate_unsettled",
-        "Requests that cost more in the end than the limit had left",
+        "Requests whose actual cost exceeded the remaining limit",
         |snapshot| by_policy(snapshot, |policy| policy.unsettled),
     ),
     counter(
         "tidegate_store_trips",
-        "Trips to the store that were answered",
+        "Round trips to the store that were answered",
         |snapshot| of_store(snapshot, |store| store.trips),
     ),
     counter(
         "tidegate_store_reconnects",
-        "Connections to the store that were made after one was lost",
+        "Connections to the store established after one was lost",
         |snapshot| of_store(snapshot, |store| store.reconnects),
     ),
     counter(
         "tidegate_store_breaker_openings",
-        "How often the store was given up until it answers a probe",
+        "Times the circuit breaker of the store opened",
         |snapshot| of_store(snapshot, |store| store.breaker_openings),
     ),
     gauge(
         "tidegate_store_breaker_open",
-        "Whether the store is given up at present: 1 if so",
+        "State of the circuit breaker of the store: 0 closed, 1 half open or open",
         |snapshot| {
             of_store(snapshot, |store| {
                 u64::from(store.breaker != Breaker::Closed)
@@ -104,13 +100,13 @@ pub(crate) const ALL: [Series; 12] = [
     ),
     gauge(
         "tidegate_store_waiting",
-        "Checks that wait for a trip to the store",
+        "Checks waiting for a round trip to the store",
         |snapshot| of_store(snapshot, |store| store.waiting),
     ),
     Series {
         name: "tidegate_store_latency_seconds",
-        help: "How long trips to the store take, by percentile",
-        kind: Kind::Seconds,
+        help: "Duration of round trips to the store by percentile",
+        kind: MetricKind::Seconds,
         read: latency,
     },
 ];
@@ -123,7 +119,7 @@ const fn counter(
     Series {
         name,
         help,
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         read,
     }
 }
@@ -136,7 +132,7 @@ const fn gauge(
     Series {
         name,
         help,
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         read,
     }
 }

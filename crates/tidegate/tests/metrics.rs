@@ -6,7 +6,7 @@ use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tidegate::{Book, Connect, Exception, Gate, Rules};
+use tidegate::{Connect, Exception, Gate, PolicySet, Rules};
 use tidegate_testkit::redis::RedisServer;
 
 fn gate() -> Gate {
@@ -14,7 +14,7 @@ fn gate() -> Gate {
         .candidate("fixed_window 5/365 days".parse().unwrap())
         .exception("free", Exception::Unlimited)
         .unwrap();
-    Gate::memory(Book::new().with("api", rules).unwrap())
+    Gate::memory(PolicySet::new().with("api", rules).unwrap())
 }
 
 fn text(registry: &Registry) -> String {
@@ -65,7 +65,7 @@ fn prometheus() {
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_of_a_store_that_fails() {
     let mut redis = RedisServer::start();
-    let book = Book::new()
+    let book = PolicySet::new()
         .with("api", Rules::new("10/365 days".parse().unwrap()))
         .unwrap();
     let gate = Gate::connect(&redis.url(), book).await.unwrap();
@@ -168,10 +168,7 @@ impl tracing::Subscriber for Heard {
 fn denials_are_events() {
     use tidegate::tower::{Limits, RateLimitLayer, key};
     use tower::{Layer, ServiceExt, service_fn};
-    let layer = RateLimitLayer::new(Limits::memory(
-        "1/365 days".parse().unwrap(),
-        key::everybody(),
-    ));
+    let layer = RateLimitLayer::new(Limits::memory("1/365 days".parse().unwrap(), key::global()));
     let service = layer.layer(service_fn(|_: axum::http::Request<()>| async {
         Ok::<_, std::convert::Infallible>(axum::http::Response::new(axum::body::Body::empty()))
     }));
@@ -189,7 +186,7 @@ fn denials_are_events() {
     let events = heard.0.lock().unwrap();
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(
-        events[0].contains(r#"policy="default""#) && events[0].contains("message=denied"),
+        events[0].contains(r#"policy="default""#) && events[0].contains("message=request denied"),
         "{events:?}"
     );
 }

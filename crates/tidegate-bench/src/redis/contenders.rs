@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 use redis::aio::MultiplexedConnection;
-use tidegate::{AnyStore, Connect, Key, Limiter, Policy, RedisStore, Store};
+use tidegate::store::Store;
+use tidegate::{AnyStore, Connect, Key, Limiter, Policy, RedisStore};
 
 /// Nine of ten keys have used theirs up for a long time to come; the tenth has plenty.
 pub(super) const MOSTLY_DENIED: &str = "fixed_window 1_000_000/30 days";

@@ -1,4 +1,4 @@
-//! The trace as it is read: line by line, with a bound on the line and a sign of life on a terminal.
+//! Reads a trace line by line, with a maximum length, and shows progress on a terminal.
 
 use std::fmt;
 use std::fs::File;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// No line of a trace is longer. What is, is not a trace, and is not read to its end.
-const LONGEST_LINE: u64 = 1 << 20;
-/// Some editors begin a file with it.
+/// The maximum length of a line. A longer one is not read to its end.
+const MAX_LINE: u64 = 1 << 20;
+/// A mark that some editors write at the start of a file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// How often the progress bar is told, in lines: it costs more than a line does.
-const LINES_A_TICK: u64 = 1 << 12;
+/// The number of lines between updates of the progress bar, which cost more than a line.
+const LINES_PER_UPDATE: u64 = 1 << 12;
 
 pub(super) struct Input {
     name: String,
@@ -37,7 +37,7 @@ impl Input {
             let file = File::open(path).with_context(|| format!("--trace {path}"))?;
             let metadata = file.metadata().with_context(|| format!("--trace {path}"))?;
             if metadata.is_dir() {
-                bail!("--trace {path}: is a folder: expected a file of JSON lines, or -");
+                bail!("--trace {path}: is a directory: expected a file of JSON lines, or -");
             }
             let length = metadata.is_file().then_some(metadata.len());
             (path.to_owned(), Box::new(file), length)
@@ -53,32 +53,34 @@ impl Input {
         })
     }
 
-    /// Whether the next line may have to be waited for.
+    /// Returns `true` if reading the next line may block.
     pub(super) fn is_drained(&self) -> bool {
         self.reader.buffer().is_empty()
     }
 
-    /// The next line that has something in it, and where it stands.
-    pub(super) fn next_line(&mut self) -> anyhow::Result<Option<(&[u8], Place<'_>)>> {
+    /// Returns the next non-empty line, and its position.
+    pub(super) fn next_line(&mut self) -> anyhow::Result<Option<(&[u8], LinePosition<'_>)>> {
         loop {
             self.line.clear();
             self.number += 1;
-            let place = Place {
+            let position = LinePosition {
                 name: &self.name,
                 line: self.number,
             };
             let read = (&mut self.reader)
-                .take(LONGEST_LINE + 1)
+                .take(MAX_LINE + 1)
                 .read_until(b'\n', &mut self.line)
-                .with_context(|| place.to_string())? as u64;
-            if read > LONGEST_LINE {
-                bail!("{place}: longer than 1 MiB: expected one JSON object a line");
+                .with_context(|| position.to_string())? as u64;
+            if read > MAX_LINE {
+                bail!(
+                    "{position}: the line is longer than 1 MiB: expected one JSON object per line"
+                );
             }
             if read == 0 {
                 return Ok(None);
             }
             self.bytes += read;
-            if self.number.is_multiple_of(LINES_A_TICK) {
+            if self.number.is_multiple_of(LINES_PER_UPDATE) {
                 self.progress.set_position(self.bytes);
                 self.progress.set_message(format!("{} lines", self.number));
             }
@@ -86,7 +88,7 @@ impl Input {
                 self.line.drain(..BYTE_ORDER_MARK.len());
             }
             if !self.line.trim_ascii().is_empty() {
-                return Ok(Some((self.line.trim_ascii(), place)));
+                return Ok(Some((self.line.trim_ascii(), position)));
             }
         }
     }
@@ -94,25 +96,26 @@ impl Input {
 
 /// A line of a trace, by its number.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct LinePosition<'a> {
     name: &'a str,
     line: u64,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for LinePosition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: line {}", self.name, self.line)
     }
 }
 
-/// Also where a line is not right: what is said of it must not stand behind a bar.
+/// Clears the progress bar, also before an error is printed.
 impl Drop for Input {
     fn drop(&mut self) {
         self.progress.finish_and_clear();
     }
 }
 
-/// On a terminal, on standard error: a bar where the length is known, a count of lines where it is not.
+/// Creates the progress on standard error: a bar if the length is known, otherwise a count of
+/// lines.
 fn progress(length: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

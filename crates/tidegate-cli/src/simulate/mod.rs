@@ -1,7 +1,7 @@
 //! `tidegate simulate`: runs a trace through a policy, at the trace's own time.
 
-mod answers;
 mod input;
+mod jsonl;
 mod summary;
 mod trace;
 
@@ -13,54 +13,54 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use tidegate::{AnyStore, Cost, Decision, Limiter, ManualClock, Policy, Receipt, Store, StoreUrl};
+use tidegate::store::Store;
+use tidegate::{AnyStore, Cost, Decision, Limiter, ManualClock, Policy, Receipt, StoreUrl};
 
-use answers::Answers;
 use input::Input;
+use jsonl::JsonLines;
 use summary::Summary;
-use trace::{Act, Step};
+use trace::{Step, StepAction};
 
 /// Run a trace of requests through a policy, at the trace's own time
 ///
-/// A trace is JSON lines, one request each, in the order they came:
+/// A trace is JSON lines, one request each, in order:
 ///
 ///   {"at_us": 1700000000000000, "key": "user:42", "cost": 1}
 ///
-/// at_us is the time in microseconds since 1970, and may step back; cost is optional, a
-/// number with at most three decimals; "refund": 1 in its place gives back. "receipt": "r1"
-/// beside the cost asks for a receipt. A later line with the same key settles it, once, at
-/// the actual cost:
+/// at_us is the time in microseconds since 1970, and may step back. cost is optional, a number with
+/// at most three decimals. "refund": 1 instead of it gives back. "receipt": "r1" beside the cost
+/// requests a receipt. A later line with the same key settles it, once, at the actual cost:
 ///
 ///   {"at_us": 1700000000500000, "key": "user:42", "settle": "r1", "cost": 0.5}
 ///
-/// Nothing is limited and nothing is kept: the same trace and policy give the same answers
-/// every time.
+/// A simulation limits no real client and leaves nothing behind. The same trace and policy give the
+/// same decisions every time.
 ///
 /// A policy is one or more limits, all or nothing:
 ///
 ///   [ALGORITHM] COUNT/[COUNT] UNIT [burst=COUNT] [anchor=clock|first_hit]
 ///
-/// with the algorithms token_bucket (the default), gcra, leaky_bucket, fixed_window,
-/// sliding_window_log and sliding_window_counter, and the units ms, second, minute, hour,
-/// day, week, month (30 days) and year (365 days).
+/// The algorithms are token_bucket (the default), gcra, leaky_bucket, fixed_window,
+/// sliding_window_log and sliding_window_counter. The units are ms, second, minute, hour, day,
+/// week, month (30 days) and year (365 days).
 #[derive(Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
-pub(crate) struct Options {
-    /// The policy: one or more limits, separated by `;`
+pub(crate) struct SimulateOptions {
+    /// Policy: one or more limits, separated by `;`
     #[arg(long, short, value_name = "POLICY")]
     policy: String,
-    /// The trace: a file, or - for standard input
+    /// Trace: a file, or - for standard input
     #[arg(long, short, value_name = "FILE")]
     trace: String,
-    /// jsonl: one line a step, with the whole decision; table: a summary by key, for people [default: table on a
-    /// terminal, jsonl elsewhere]
+    /// SimulateOutput: jsonl, one line per step with the whole decision; table, a summary by key [default:
+    /// table on a terminal, jsonl elsewhere]
     #[arg(long, short, value_enum, value_name = "FORMAT")]
-    output: Option<Output>,
-    /// Where the counts are kept meanwhile: memory://, memory://?max_keys=N for traces of more than a million keys, or
-    /// redis:// and its relatives, under names of their own that are taken away at the end
+    output: Option<SimulateOutput>,
+    /// Store of the counters: memory://, memory://?max_keys=N for more than a million keys, or
+    /// redis:// and related schemes, under keys that are deleted at the end
     #[arg(long, short, default_value = "memory://", value_name = "URL")]
     store: String,
-    /// How many of the busiest keys the table shows
+    /// JsonCost of keys in the table, busiest first
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
 }
@@ -71,30 +71,30 @@ Examples:
   tidegate simulate -p '10/s; sliding_window_log 100/minute' -t - -o jsonl < requests.jsonl
   tidegate simulate -p 'gcra 5/s burst=20' -t requests.jsonl -o jsonl | grep allowed.:false
 
-Exit code: 0, or 2 if the policy, the store or a line of the trace is not right.";
+Exit code: 0, or 2 if the policy, the store or a line of the trace is invalid.";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum SimulateOutput {
     Jsonl,
     Table,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &SimulateOptions) -> anyhow::Result<()> {
     let policy: Policy = options.policy.parse().context("--policy")?;
     let mut simulation = Simulation::new(policy, &options.store)?;
     let input = Input::open(&options.trace)?;
     let stdout = std::io::stdout();
     let default = if stdout.is_terminal() {
-        Output::Table
+        SimulateOutput::Table
     } else {
-        Output::Jsonl
+        SimulateOutput::Jsonl
     };
     match options.output.unwrap_or(default) {
-        Output::Jsonl => simulation.run(input, &mut Answers::new(stdout.lock()))?,
-        Output::Table => {
+        SimulateOutput::Jsonl => simulation.run(input, &mut JsonLines::new(stdout.lock()))?,
+        SimulateOutput::Table => {
             let mut summary = Summary::new(options.top);
             let result = simulation.run(input, &mut summary);
-            // Also of what came before a line that is not right.
+            // Also summarizes the lines before an invalid one.
             let text = summary.rendered(simulation.limiter.policy());
             stdout
                 .lock()
@@ -107,23 +107,23 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a simulation writes to Redis is gone after this long at the latest, should nobody be left to take it away.
+/// The time after which the keys of a simulation expire in Redis if it could not delete them.
 const KEEP: Duration = Duration::from_secs(86_400);
 
-/// What shells take for the end by Ctrl-C.
+/// The exit code after Ctrl-C, as shells expect it.
 const INTERRUPTED: i32 = 130;
 
-/// How long one step may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout of one step.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most receipts that are open at a time.
-const MOST_RECEIPTS: usize = 1_000_000;
+/// The maximum number of open receipts.
+const MAX_RECEIPTS: usize = 1_000_000;
 
-/// What is done with the answers.
+/// A consumer of the decisions.
 trait Sink {
     fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()>;
 
-    /// No more input for the moment, or at all: whoever reads the output should have all of it.
+    /// Flushes the output: there is no more input for the moment, or at all.
     fn flush(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
@@ -133,9 +133,9 @@ trait Sink {
 struct Simulation {
     limiter: Limiter<AnyStore>,
     clock: ManualClock,
-    /// What is to be taken away at the end: keys in a store that outlives us.
+    /// The keys to delete at the end from a store that outlives the simulation.
     left_behind: Option<HashSet<String>>,
-    /// Receipts that were not settled yet with their keys, by name.
+    /// Open receipts with their keys, by name.
     receipts: HashMap<String, (String, Receipt<AnyStore>)>,
     is_interrupted: Arc<AtomicBool>,
 }
@@ -143,7 +143,7 @@ struct Simulation {
 impl Simulation {
     fn new(policy: Policy, url: &str) -> anyhow::Result<Self> {
         let clock = ManualClock::new();
-        let url = StoreUrl::read(url).context("--store")?;
+        let url = url.parse::<StoreUrl>().context("--store")?;
         let is_memory = url.is_memory();
         let prefix = format!(
             "tg:simulation:{}-{:08x}",
@@ -151,15 +151,16 @@ impl Simulation {
             fastrand::u32(..)
         );
         let url = url
-            .given_time(clock.clone(), KEEP)
+            .manual_time(clock.clone(), KEEP)
             .prefix(prefix)
-            .patience(PATIENCE);
-        let limiter = url.connect_blocking(policy).context("--store")?;
+            .default_timeout(TIMEOUT);
+        let limiter = url.limiter_blocking(policy).context("--store")?;
         let is_interrupted = Arc::new(AtomicBool::new(false));
         if !is_memory {
             let interrupted = Arc::clone(&is_interrupted);
             let handler = move || {
-                // The second time somebody means it: we may be waiting for input. What is left behind expires by itself.
+                // The second Ctrl-C ends at once: the program may be waiting for input. The keys
+                // expire by themselves.
                 if interrupted.swap(true, Ordering::Relaxed) {
                     std::process::exit(INTERRUPTED);
                 }
@@ -175,7 +176,7 @@ impl Simulation {
         })
     }
 
-    /// Steps through the trace. A line that is not right ends it, named by its number.
+    /// Runs the trace. An invalid line ends it, with the line's number.
     fn run(&mut self, mut input: Input, sink: &mut impl Sink) -> anyhow::Result<()> {
         let result = self.run_all(&mut input, sink);
         self.clean_up();
@@ -191,11 +192,11 @@ impl Simulation {
             if self.is_interrupted.load(Ordering::Relaxed) {
                 bail!("interrupted");
             }
-            let Some((line, place)) = input.next_line()? else {
+            let Some((line, position)) = input.next_line()? else {
                 return Ok(());
             };
-            let step = Step::read(line).with_context(|| place.to_string())?;
-            let decision = self.decide(&step).with_context(|| place.to_string())?;
+            let step = Step::read(line).with_context(|| position.to_string())?;
+            let decision = self.decide(&step).with_context(|| position.to_string())?;
             sink.add(&step, &decision)?;
         }
     }
@@ -207,18 +208,18 @@ impl Simulation {
         {
             keys.insert(step.key.clone().into_owned());
         }
-        let decision = match &step.act {
-            Act::Check(cost) => self.limiter.check(&*step.key).cost(*cost).wait()?,
-            Act::Refund(cost) => self.limiter.refund(&*step.key, *cost).wait()?,
-            Act::Admit(cost, name) => {
+        let decision = match &step.action {
+            StepAction::Check(cost) => self.limiter.check(&*step.key).cost(*cost).wait()?,
+            StepAction::Refund(cost) => self.limiter.refund(&*step.key, *cost).wait()?,
+            StepAction::Admit(cost, name) => {
                 let (decision, receipt) = self
                     .limiter
                     .check(&*step.key)
                     .cost(*cost)
                     .with_receipt()
                     .wait()?;
-                if self.receipts.len() >= MOST_RECEIPTS {
-                    bail!("{MOST_RECEIPTS} receipts are not settled yet: expected fewer at a time");
+                if self.receipts.len() >= MAX_RECEIPTS {
+                    bail!("{MAX_RECEIPTS} receipts are open: expected fewer at a time");
                 }
                 let kept = (step.key.clone().into_owned(), receipt);
                 if self
@@ -226,11 +227,11 @@ impl Simulation {
                     .insert(name.clone().into_owned(), kept)
                     .is_some()
                 {
-                    bail!("receipt `{name}` is not settled yet: expected a new name");
+                    bail!("receipt `{name}` is still open: expected a new name");
                 }
                 decision
             }
-            Act::Settle(name, cost) => self.settle(&step.key, name, *cost)?,
+            StepAction::Settle(name, cost) => self.settle(&step.key, name, *cost)?,
         };
         match decision.degraded() {
             Some(_) => {
@@ -248,10 +249,10 @@ impl Simulation {
 
     fn settle(&mut self, key: &str, name: &str, actual: Cost) -> anyhow::Result<Decision> {
         let Some((own_key, receipt)) = self.receipts.remove(name) else {
-            bail!("there is no receipt `{name}`, or it was settled: a receipt settles once");
+            bail!("receipt `{name}` is unknown or settled: expected an open one");
         };
         if own_key != key {
-            bail!("receipt `{name}` is of another key: expected the key of its check");
+            bail!("receipt `{name}` belongs to another key: expected the key of its check");
         }
         let settled = self
             .limiter
@@ -264,7 +265,7 @@ impl Simulation {
         }
     }
 
-    /// Takes away what is left in a store that outlives us. What cannot be reached expires by itself.
+    /// Deletes the keys of the simulation. Keys that cannot be reached expire by themselves.
     fn clean_up(&mut self) {
         for key in self.left_behind.take().into_iter().flatten() {
             if self.limiter.reset(&key).wait().is_err() {
@@ -273,7 +274,7 @@ impl Simulation {
         }
     }
 
-    /// What was dropped would have been counted: the answers are not what they would be with room enough.
+    /// Warns about evicted keys, because the decisions would differ with enough room.
     fn warn_of_evictions(&self) {
         let AnyStore::Memory(store) = self.limiter.store() else {
             return;
@@ -281,7 +282,7 @@ impl Simulation {
         let stats = store.stats();
         if stats.evictions > 0 {
             eprintln!(
-                "tidegate: the store was full: {} keys were dropped before they had reset; \
+                "tidegate: the store was full: {} keys were evicted before they had reset; \
                  --store 'memory://?max_keys=N' with more than {} keeps them",
                 stats.evictions, stats.max_keys
             );

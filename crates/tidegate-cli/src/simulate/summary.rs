@@ -1,4 +1,4 @@
-//! `--output table`: what became of whom, for people.
+//! `--output table`: a summary by key, for people.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,49 +8,50 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use tidegate::{Decision, Outcome, Policy};
 
 use super::Sink;
-use super::trace::{Act, Step};
+use super::trace::{Step, StepAction};
 
-/// How many keys are counted exactly. A trace of more is summed up in bounded memory: the least busy are let go.
+/// The number of keys that are counted exactly. With more keys, the least busy are dropped, so that
+/// memory is bounded.
 const KEYS_COUNTED: usize = 100_000;
-/// The most characters of a key that are shown.
+/// The maximum number of characters of a key that are shown.
 const KEY_SHOWN: usize = 60;
 
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct KeyCounts {
     requests: u64,
     denied: u64,
-    /// Of the denied, those that cost more than the capacity.
+    /// Denied requests whose cost exceeded the capacity.
     never: u64,
     longest_wait: Duration,
 }
 
 pub(super) struct Summary {
     top: usize,
-    total: Counts,
+    total: KeyCounts,
     refunds: u64,
-    /// The earliest and the latest time: a clock may step back.
+    /// The earliest and the latest time. A clock may step back.
     span_us: Option<(u64, u64)>,
-    keys: HashMap<String, Counts>,
-    /// How many keys were let go, and the most requests that one of them had had.
-    keys_let_go: u64,
-    most_let_go: u64,
+    keys: HashMap<String, KeyCounts>,
+    /// The number of dropped keys, and the most requests of one of them.
+    keys_dropped: u64,
+    max_dropped: u64,
 }
 
 impl Summary {
     pub(super) fn new(top: usize) -> Self {
         Self {
             top,
-            total: Counts::default(),
+            total: KeyCounts::default(),
             refunds: 0,
             span_us: None,
             keys: HashMap::new(),
-            keys_let_go: 0,
-            most_let_go: 0,
+            keys_dropped: 0,
+            max_dropped: 0,
         }
     }
 
-    /// Keeps the busiest, and of those that are equally busy as many as there is room for.
-    fn let_least_busy_go(&mut self) {
+    /// Keeps the busiest keys, and among equally busy ones as many as there is room for.
+    fn drop_least_busy(&mut self) {
         if self.keys.len() < 2 * KEYS_COUNTED {
             return;
         }
@@ -68,20 +69,20 @@ impl Summary {
             ties -= usize::from(is_tie);
             is_tie || counts.requests > threshold
         });
-        self.keys_let_go += (before - self.keys.len()) as u64;
-        self.most_let_go = self.most_let_go.max(threshold);
+        self.keys_dropped += (before - self.keys.len()) as u64;
+        self.max_dropped = self.max_dropped.max(threshold);
     }
 
     pub(super) fn rendered(&self, policy: &Policy) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.write_totals(&mut text, policy);
         let _ = self.write_busiest(&mut text);
         text
     }
 
     fn write_totals(&self, text: &mut String, policy: &Policy) -> std::fmt::Result {
-        let Counts {
+        let KeyCounts {
             requests,
             denied,
             never,
@@ -99,13 +100,9 @@ impl Summary {
             0 => writeln!(text)?,
             refunds => writeln!(text, ", {}", plural(refunds, "refund"))?,
         }
-        match self.keys_let_go {
+        match self.keys_dropped {
             0 => writeln!(text, "keys      {}", self.keys.len())?,
-            _ => writeln!(
-                text,
-                "keys      more than {}, too many to count each",
-                self.keys.len()
-            )?,
+            _ => writeln!(text, "keys      more than {}", self.keys.len())?,
         }
         writeln!(text, "allowed   {}", share(requests - denied, requests))?;
         writeln!(text, "denied    {}", share(denied, requests))?;
@@ -119,7 +116,7 @@ impl Summary {
         if never > 0 {
             writeln!(
                 text,
-                "          {} can never pass: more than the whole capacity",
+                "          {} can never be allowed: the cost exceeds the capacity",
                 plural(never, "request")
             )?;
         }
@@ -127,7 +124,7 @@ impl Summary {
     }
 
     fn write_busiest(&self, text: &mut String) -> std::fmt::Result {
-        let mut busiest: Vec<(&String, &Counts)> = self.keys.iter().collect();
+        let mut busiest: Vec<(&String, &KeyCounts)> = self.keys.iter().collect();
         busiest.sort_unstable_by(|(a_key, a), (b_key, b)| {
             b.requests.cmp(&a.requests).then(a_key.cmp(b_key))
         });
@@ -147,8 +144,8 @@ impl Summary {
         ]);
         for (key, counts) in busiest {
             let wait = match counts {
-                Counts { denied: 0, .. } => "-".to_owned(),
-                Counts { never: 1.., .. } => "never".to_owned(),
+                KeyCounts { denied: 0, .. } => "-".to_owned(),
+                KeyCounts { never: 1.., .. } => "never".to_owned(),
                 _ => short(counts.longest_wait),
             };
             let figures = [
@@ -170,11 +167,11 @@ impl Summary {
         if left_out > 0 {
             writeln!(text, " … and {left_out} more keys (--top N shows more)")?;
         }
-        if self.keys_let_go > 0 {
+        if self.keys_dropped > 0 {
             writeln!(
                 text,
                 " A key with up to {} requests more than shown may be missing.",
-                self.most_let_go
+                self.max_dropped
             )?;
         }
         Ok(())
@@ -185,7 +182,7 @@ impl Sink for Summary {
     fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
         let (first, last) = self.span_us.unwrap_or((step.at_us, step.at_us));
         self.span_us = Some((first.min(step.at_us), last.max(step.at_us)));
-        let is_refund = matches!(step.act, Act::Refund(_) | Act::Settle(..));
+        let is_refund = matches!(step.action, StepAction::Refund(_) | StepAction::Settle(..));
         if is_refund {
             self.refunds += 1;
         } else {
@@ -194,7 +191,7 @@ impl Sink for Summary {
         let counts = match self.keys.get_mut(&*step.key) {
             Some(counts) => counts,
             None => {
-                self.let_least_busy_go();
+                self.drop_least_busy();
                 self.keys.entry(step.key.clone().into_owned()).or_default()
             }
         };
@@ -205,7 +202,7 @@ impl Sink for Summary {
     }
 }
 
-impl Counts {
+impl KeyCounts {
     fn add(&mut self, decision: &Decision) {
         self.requests += 1;
         self.denied += u64::from(decision.is_denied());
@@ -228,7 +225,7 @@ fn share(part: u64, whole: u64) -> String {
     format!("{part} ({}.{} %)", tenths / 10, tenths % 10)
 }
 
-/// A duration in the one or two units that matter most.
+/// Formats a duration in its one or two largest units.
 fn short(duration: Duration) -> String {
     let (days, seconds) = (duration.as_secs() / 86_400, duration.as_secs());
     match seconds {
@@ -241,7 +238,7 @@ fn short(duration: Duration) -> String {
     }
 }
 
-/// A key as a terminal can show it: control characters made visible, the end of a long one cut off.
+/// Returns a key that a terminal can show: control characters are escaped, a long key is cut.
 fn printable(key: &str) -> String {
     let mut shown: String = key
         .chars()

@@ -7,31 +7,32 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tidegate::{Cost, Timestamp};
 
-/// One line of a trace, read and checked.
+/// A parsed line of a trace.
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) at_us: u64,
     pub(super) at: Timestamp,
     pub(super) key: Cow<'a, str>,
-    pub(super) act: Act<'a>,
+    pub(super) action: StepAction<'a>,
 }
 
-/// What a line does.
+/// The action of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Act<'a> {
+pub(super) enum StepAction<'a> {
     Check(Cost),
     Refund(Cost),
-    /// A check that asks for a receipt of this name.
+    /// A check that requests a receipt with this name.
     Admit(Cost, Cow<'a, str>),
-    /// Settles the receipt of this name at the actual cost.
+    /// Settles the receipt with this name at the actual cost.
     Settle(Cow<'a, str>, Cost),
 }
 
-/// The fields of a line. Those of an answer may stand in it too, so that the output of one simulation is the input of
-/// another; any other is a mistake, which would go unseen if it were passed over.
+/// The fields of a line. The fields of the output are accepted too, so that the output of one
+/// simulation can be the input of another. Any other field is an error, so that a misspelled one is
+/// noticed.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line<'a> {
+struct TraceLine<'a> {
     #[serde(deserialize_with = "at_us")]
     at_us: u64,
     #[serde(borrow)]
@@ -58,54 +59,57 @@ struct Line<'a> {
     _delay_us: Option<serde::de::IgnoredAny>,
 }
 
-/// A time, whose errors say that it is one.
+/// Parses a time, with an error that says so.
 fn at_us<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     u64::deserialize(deserializer).map_err(|_| {
-        serde::de::Error::custom("at_us is not a time: expected whole microseconds since 1970")
+        serde::de::Error::custom("at_us is invalid: expected whole microseconds since 1970")
     })
 }
 
-/// A field that is there, whatever stands in it: null is not the same as nothing.
+/// Distinguishes a field that is null from one that is missing.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 impl<'a> Step<'a> {
     pub(super) fn read(line: &'a [u8]) -> anyhow::Result<Self> {
-        // To the deserializer a list of values in the right order would do as well.
+        // The deserializer would accept a list of values in the right order too.
         if line.first() != Some(&b'{') {
             bail!(r#"expected a JSON object such as {{"at_us": 1700000000000000, "key": "a"}}"#);
         }
-        let line: Line<'a> =
+        let line: TraceLine<'a> =
             serde_json::from_slice(line).map_err(|error| anyhow::anyhow!(in_line(&error)))?;
-        let at = Timestamp::from_micros(line.at_us).context("at_us is past the year 2554")?;
+        let at = Timestamp::from_micros(line.at_us)
+            .context("at_us is out of range: expected a time before the year 2554")?;
         let number = |name: &str, text: &RawValue| {
             text.get()
                 .parse::<Cost>()
                 .with_context(|| format!("{name} {}", shown(text)))
         };
         let cost = line.cost.map(|text| number("cost", text)).transpose()?;
-        let act = match (line.refund, line.receipt, line.settle) {
-            (None, None, None) => Act::Check(cost.unwrap_or(Cost::ONE)),
-            (None, Some(receipt), None) => Act::Admit(cost.unwrap_or(Cost::ONE), receipt),
-            (None, None, Some(receipt)) => Act::Settle(
+        let action = match (line.refund, line.receipt, line.settle) {
+            (None, None, None) => StepAction::Check(cost.unwrap_or(Cost::ONE)),
+            (None, Some(receipt), None) => StepAction::Admit(cost.unwrap_or(Cost::ONE), receipt),
+            (None, None, Some(receipt)) => StepAction::Settle(
                 receipt,
                 cost.context("settle without cost: expected the actual cost")?,
             ),
-            (Some(refund), None, None) if cost.is_none() => Act::Refund(number("refund", refund)?),
-            (Some(_), None, None) => bail!("both cost and refund: expected one of them"),
+            (Some(refund), None, None) if cost.is_none() => {
+                StepAction::Refund(number("refund", refund)?)
+            }
+            (Some(_), None, None) => bail!("both cost and refund: expected one"),
             _ => bail!("expected only one of refund, receipt and settle"),
         };
         Ok(Self {
             at_us: line.at_us,
             at,
             key: line.key,
-            act,
+            action,
         })
     }
 }
 
-/// The parser's message, with the column alone: to it there is only one line.
+/// Returns the parser's message with only the column, because it sees a single line.
 fn in_line(error: &serde_json::Error) -> String {
     let message = error.to_string();
     let what = message.split(" at line ").next().unwrap_or(&message);
@@ -132,24 +136,31 @@ mod tests {
     fn good_lines() {
         let cost = |text: &str| text.parse::<Cost>().unwrap();
         let cases = [
-            (r#"{"at_us": 5, "key": "a"}"#, Act::Check(Cost::ONE)),
+            (r#"{"at_us": 5, "key": "a"}"#, StepAction::Check(Cost::ONE)),
             (
                 r#"{"at_us":5,"key":"a","cost":2.5}"#,
-                Act::Check(cost("2.5")),
+                StepAction::Check(cost("2.5")),
             ),
-            (r#"{"key":"a","cost":0,"at_us":5}"#, Act::Check(Cost::ZERO)),
+            (
+                r#"{"key":"a","cost":0,"at_us":5}"#,
+                StepAction::Check(Cost::ZERO),
+            ),
             (
                 r#"{"at_us":5,"key":"a","refund":0.001}"#,
-                Act::Refund(cost("0.001")),
+                StepAction::Refund(cost("0.001")),
             ),
             (
                 r#"{"at_us":5,"key":"a","cost":1,"allowed":true,"retry_after_us":null}"#,
-                Act::Check(Cost::ONE),
+                StepAction::Check(Cost::ONE),
             ),
         ];
-        for (line, act) in cases {
+        for (line, action) in cases {
             let step = read(line).unwrap();
-            assert_eq!((step.at_us, &*step.key, step.act), (5, "a", act), "{line}");
+            assert_eq!(
+                (step.at_us, &*step.key, step.action),
+                (5, "a", action),
+                "{line}"
+            );
         }
         assert_eq!(read(r#"{"at_us":5,"key":"\u00e9\n"}"#).unwrap().key, "é\n");
     }
@@ -198,7 +209,7 @@ mod tests {
         ] {
             let line = format!(r#"{{"at_us":5,"key":"a","cost":{cost}}}"#);
             assert!(
-                format!("{:#}", read(&line).unwrap_err()).contains("a cost"),
+                format!("{:#}", read(&line).unwrap_err()).contains("the cost"),
                 "{cost}"
             );
         }

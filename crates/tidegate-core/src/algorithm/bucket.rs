@@ -1,26 +1,29 @@
-//! token_bucket, gcra and leaky_bucket: one arithmetic, the time at which the bucket is free again.
+//! token_bucket, gcra and leaky_bucket. All three store one number: the time at which the bucket is
+//! free again (full of tokens, or an empty queue).
 //!
-//! A thousandth of a unit takes period / (1000 × limit) to refill: in lowest terms `numerator / denominator`
-//! nanoseconds. Times are kept as whole nanoseconds and a part of the denominator, so nothing is ever rounded.
+//! Refilling a thousandth of a unit takes period / (1000 × limit), in lowest terms `numerator /
+//! denominator` nanoseconds. Times are stored as whole nanoseconds plus a part of the denominator,
+//! so nothing is rounded.
 
 use super::divisor::Divisor;
 use super::span::Span;
 use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
-use crate::decision::{Decision, Verdict};
+use crate::decision::{Decision, OutcomeKind};
 use crate::identity::BucketNumbers;
 use crate::policy::{self, Limit};
 
-/// Longer than any bucket takes to refill, and short enough that a whole bucket can be added.
+/// Longer than the refill time of any bucket, and short enough that another refill can be added.
 const LONGEST_AHEAD: u64 = 1 << 62;
 
-/// When the bucket is free again: `free_at` + `part` / denominator. From then on it equals a fresh one.
+/// The time at which the bucket is free again: `free_at` + `part` / denominator. From then on the
+/// bucket equals a fresh one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BucketState {
     pub(crate) free_at: u64,
     pub(crate) part: u64,
-    /// Tells the denominator that `part` was written under from others: see [`mark`]. 0 where there is no part.
-    pub(crate) mark: u8,
+    /// Identifies the denominator that `part` was change with, see [`denominator_tag`]. 0 if `part` is 0.
+    pub(crate) denominator_tag: u8,
 }
 
 /// A bucket whose times are exact in `S`.
@@ -28,24 +31,26 @@ pub(crate) struct BucketState {
 pub(crate) struct Bucket<S> {
     numerator: u64,
     denominator: u64,
-    mark: u8,
+    denominator_tag: u8,
     /// The time to refill one unit, and the whole bucket.
     unit: S,
     full: S,
-    /// The whole burst, in thousandths.
+    /// The burst in thousandths.
     capacity_cost: u64,
-    /// The same in units.
+    /// The burst in units.
     capacity: u32,
     queues: bool,
-    /// Set if the state may have been written under another rate and capacity: see [`with_any_rate`](Self::with_any_rate).
+    /// Set if the state may have been change with another rate and capacity, see
+    /// [`with_any_rate`](Self::with_any_rate).
     has_any_rate: bool,
     numbers: BucketNumbers,
-    /// Whether the whole bucket, counted in parts of the denominator, fits 64 bits, and how many parts a unit has then.
+    /// Set if the refill time in parts of the denominator fits in 64 bits. `unit_parts` is valid
+    /// only then.
     is_narrow: bool,
     unit_parts: Divisor,
 }
 
-/// Whether whole nanoseconds are exact for a limit.
+/// Returns `true` if whole nanoseconds are exact for this limit.
 pub(crate) fn is_whole(limit: &Limit) -> bool {
     limit
         .period_ns()
@@ -63,7 +68,7 @@ impl<S: Span> Bucket<S> {
         Self {
             numerator,
             denominator,
-            mark: mark(denominator),
+            denominator_tag: denominator_tag(denominator),
             unit: S::of_parts(unit_parts, denominator),
             full: S::of_parts(full_parts, denominator),
             capacity_cost,
@@ -76,8 +81,10 @@ impl<S: Span> Bucket<S> {
         }
     }
 
-    /// Returns the bucket for a key whose rate comes with each request. Its state may have been written under any rate. It
-    /// is never brought back to a smaller capacity: a time beyond it denies, and nothing is written.
+    /// Returns the bucket for a key whose rate comes with each request.
+    ///
+    /// Its state may have been change with any rate. It is never clamped to a smaller capacity: a
+    /// free-again time beyond the capacity denies, and nothing is change.
     pub(crate) fn with_any_rate(&self) -> Self {
         Self {
             has_any_rate: true,
@@ -97,7 +104,7 @@ impl<S: Span> Bucket<S> {
         self.denominator
     }
 
-    /// The time that `cost` takes to refill.
+    /// Returns the time that refilling `cost` takes.
     #[inline]
     fn span_of(&self, cost: u64) -> S {
         if cost == THOUSANDTHS {
@@ -109,7 +116,7 @@ impl<S: Span> Bucket<S> {
         )
     }
 
-    /// The time until the bucket is free again.
+    /// Returns the time until the bucket is free again.
     #[inline]
     fn ahead(&self, state: &BucketState, now: u64) -> S {
         if state.free_at < now {
@@ -119,15 +126,16 @@ impl<S: Span> Bucket<S> {
         if self.has_any_rate {
             return self.ahead_of_any_rate(state, ahead);
         }
-        // A part is below the denominator, but for one that was damaged.
+        // A part is below the denominator unless the state is corrupt.
         S::join(ahead, state.part.min(self.denominator - 1))
     }
 
-    /// A part of another rate's denominator says nothing here: it is rounded up, which gives nothing away.
+    /// Rounds a part of another rate's denominator up to a whole nanosecond, so that no capacity is
+    /// gained.
     fn ahead_of_any_rate(&self, state: &BucketState, ahead: u64) -> S {
         let ahead = ahead.min(LONGEST_AHEAD);
-        let is_foreign =
-            state.part != 0 && (state.mark != self.mark || state.part >= self.denominator);
+        let is_foreign = state.part != 0
+            && (state.denominator_tag != self.denominator_tag || state.part >= self.denominator);
         if is_foreign {
             S::join(ahead + 1, 0)
         } else {
@@ -138,33 +146,37 @@ impl<S: Span> Bucket<S> {
     #[inline]
     fn set_ahead(&self, state: &mut BucketState, now: u64, ahead: S) {
         let (ns, part) = ahead.split();
-        let mark = if part == 0 { 0 } else { self.mark };
+        let denominator_tag = if part == 0 { 0 } else { self.denominator_tag };
         *state = BucketState {
             free_at: now.saturating_add(ns),
             part,
-            mark,
+            denominator_tag,
         };
     }
 
-    /// The state of a bucket that is free again at `micros` + `part` / `denominator` microseconds, with a denominator of
-    /// which this bucket's own is a divisor, as it is for the same rate in microseconds.
+    /// Returns the state of a bucket that is free again at `micros` + `part` / `denominator`
+    /// microseconds.
+    ///
+    /// `denominator` must be a multiple of this bucket's own, as it is for the same rate in
+    /// microseconds.
     pub(crate) fn state_of_micros(&self, micros: u64, part: u64, denominator: u64) -> BucketState {
         let (parts, denominator) = (u128::from(part) * 1_000, u128::from(denominator.max(1)));
         let rest = (parts % denominator) * u128::from(self.denominator) / denominator;
         let nanos = u64::try_from(parts / denominator).unwrap_or(u64::MAX);
         let part = u64::try_from(rest).unwrap_or(0);
-        let mark = if part == 0 { 0 } else { self.mark };
+        let denominator_tag = if part == 0 { 0 } else { self.denominator_tag };
         BucketState {
             free_at: micros.saturating_mul(1_000).saturating_add(nanos),
             part,
-            mark,
+            denominator_tag,
         }
     }
 }
 
 impl<S: Span> Bucket<S> {
-    /// What `decide` does in the commonest case, in one comparison: a request of one unit that fits, on a bucket that is
-    /// free again at the whole nanosecond `free_at`. Answers when it is free then; `None` in any other case.
+    /// Decides the most common case in one comparison: a request of one unit that fits, on a bucket
+    /// that is free again at the whole nanosecond `free_at`. Returns the new free-again time, or
+    /// `None` in any other case.
     #[inline(always)]
     pub(crate) fn take_whole_unit(
         &self,
@@ -174,13 +186,13 @@ impl<S: Span> Bucket<S> {
     ) -> Option<(u64, Decision)> {
         let (unit, full) = (self.unit.whole()?, self.full.whole()?);
         let ahead = free_at.saturating_sub(now);
-        // Neither from the future, nor more than fits.
+        // The state is not from the future, and the unit fits.
         if cost != THOUSANDTHS || ahead > full - unit {
             return None;
         }
         let taken = ahead + unit;
         let decision = Decision {
-            verdict: Verdict::Allowed,
+            kind: OutcomeKind::Allowed,
             wait: if self.queues { ahead } else { 0 },
             reset_after: taken,
             limit: self.capacity,
@@ -201,12 +213,12 @@ impl<S: Span> Algorithm for Bucket<S> {
     }
 
     #[inline]
-    fn is_ahead(&self, state: &BucketState, now: u64) -> bool {
+    fn is_from_future(&self, state: &BucketState, now: u64) -> bool {
         !self.has_any_rate && self.ahead(state, now) > self.full
     }
 
     #[inline]
-    fn bring_back(&self, state: &mut BucketState, now: u64) {
+    fn clamp(&self, state: &mut BucketState, now: u64) {
         self.set_ahead(state, now, self.full);
     }
 
@@ -236,9 +248,10 @@ impl<S: Span> Algorithm for Bucket<S> {
     }
 
     #[inline]
-    fn give_back(&self, state: &mut BucketState, now: u64, cost: u64) {
+    fn refund_cost(&self, state: &mut BucketState, now: u64, cost: u64) {
         let (ahead, cost) = (self.ahead(state, now), cost.min(self.capacity_cost));
-        // What is free already stays as it is: moved up to now, it would be from the future if the clock stepped back.
+        // A bucket that is already free keeps its time. Moved forward to now, it would be from the
+        // future after a clock step back.
         if ahead > S::default() {
             self.set_ahead(
                 state,
@@ -255,13 +268,13 @@ impl<S: Span> Algorithm for Bucket<S> {
         }
     }
 
-    fn give_back_claimed(&self, state: &mut BucketState, now: u64, claim: Claim, cost: u64) {
+    fn refund_claimed(&self, state: &mut BucketState, now: u64, claim: Claim, cost: u64) {
         let (ahead, cost) = (self.ahead(state, now), cost.min(self.capacity_cost));
         let claimed = self.ahead(
             &BucketState {
                 free_at: claim.time,
                 part: claim.part,
-                mark: self.mark,
+                denominator_tag: self.denominator_tag,
             },
             now,
         );
@@ -292,7 +305,7 @@ impl<S: Span> Algorithm for Bucket<S> {
             return self.unit_parts.divide(ns * self.denominator + part);
         }
         let parts = u128::from(ns) * u128::from(self.denominator) + u128::from(part);
-        // At most the capacity: it fits.
+        // At most the capacity, so it fits.
         (parts / (u128::from(self.numerator) * u128::from(THOUSANDTHS))) as u64
     }
 
@@ -302,9 +315,9 @@ impl<S: Span> Algorithm for Bucket<S> {
     }
 }
 
-/// Eight bits of a denominator, mixed, so that two limits in turn on one key are told apart nearly always. Where they
-/// are not, a time is wrong by less than a nanosecond.
-fn mark(denominator: u64) -> u8 {
+/// Returns eight mixed bits of a denominator. Two denominators with the same bits cause an error of
+/// less than a nanosecond.
+fn denominator_tag(denominator: u64) -> u8 {
     (denominator.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 

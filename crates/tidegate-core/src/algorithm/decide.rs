@@ -1,30 +1,31 @@
-//! Several limits on one key, all or nothing. One limit is the same with one.
+//! Combines the limits of a policy: all or nothing. A policy of one limit runs the same code.
 
 use super::{Algorithm, Claim};
-use crate::decision::{Decision, Verdict};
+use crate::decision::{Decision, OutcomeKind};
 
-/// Whether the states changed and must be stored.
+/// The effect of a decision on the stored states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
-    Nothing,
-    States,
+pub(crate) enum StateChange {
+    Unchanged,
+    Changed,
 }
 
-/// Decides on one request of `cost` thousandths at `now`. Where nothing is written the states are as they were.
+/// Decides a request of `cost` thousandths at `now`. If nothing is change, the states are
+/// unchanged.
 #[inline(always)]
 pub(crate) fn decide<A: Algorithm>(
     limits: &[A],
     states: &mut [A::State],
     now: u64,
     cost: u64,
-) -> (Decision, Written) {
-    let is_brought_back = bring_back(limits, states, now);
-    let Ruling {
-        verdict,
+) -> (Decision, StateChange) {
+    let is_clamped = clamp(limits, states, now);
+    let CombinedOutcome {
+        kind,
         mut wait,
         mut index,
-    } = rule(limits, states, now, cost);
-    if verdict == Verdict::Allowed {
+    } = combine(limits, states, now, cost);
+    if kind == OutcomeKind::Allowed {
         wait = admit(limits, states, now, cost);
         index = tightest(limits, states, now);
     }
@@ -32,9 +33,9 @@ pub(crate) fn decide<A: Algorithm>(
         (Some(limit), Some(state)) => (limit.capacity(), limit.remaining(state, now)),
         _ => (0, 0), // No limit, no policy.
     };
-    let is_written = is_brought_back || (verdict == Verdict::Allowed && cost > 0);
+    let is_written = is_clamped || (kind == OutcomeKind::Allowed && cost > 0);
     let decision = Decision {
-        verdict,
+        kind,
         wait,
         reset_after: longest_reset(limits, states, now),
         limit: narrow(limit),
@@ -42,42 +43,46 @@ pub(crate) fn decide<A: Algorithm>(
         limit_index: narrow(index as u64),
         degraded: None,
     };
-    (decision, written(is_written))
+    (decision, change(is_written))
 }
 
-/// Decides like [`decide`], and takes nothing. Of a request that would be allowed, the figures are those of one of cost 0.
-pub(crate) fn probe<A: Algorithm>(
+/// Decides like [`decide`] without taking. If the request would be allowed, the figures are those
+/// of a request of cost 0.
+pub(crate) fn peek<A: Algorithm>(
     limits: &[A],
     states: &mut [A::State],
     now: u64,
     cost: u64,
-) -> (Decision, Written) {
-    let (look, written) = decide(limits, states, now, 0);
-    match rule(limits, states, now, cost).verdict {
-        Verdict::Allowed => (look, written),
-        Verdict::Denied | Verdict::Never => (decide(limits, states, now, cost).0, written),
+) -> (Decision, StateChange) {
+    let (look, change) = decide(limits, states, now, 0);
+    match combine(limits, states, now, cost).kind {
+        OutcomeKind::Allowed => (look, change),
+        OutcomeKind::Denied | OutcomeKind::Never => (decide(limits, states, now, cost).0, change),
     }
 }
 
-/// Gives `cost` back to every limit, and answers like a request of cost 0 made right after.
+/// Gives `cost` back to every limit. Returns the decision of a request of cost 0 made right after.
 pub(crate) fn refund<A: Algorithm>(
     limits: &[A],
     states: &mut [A::State],
     now: u64,
     cost: u64,
-) -> (Decision, Written) {
-    let is_brought_back = bring_back(limits, states, now);
+) -> (Decision, StateChange) {
+    let is_clamped = clamp(limits, states, now);
     if cost > 0 {
         for (limit, state) in limits.iter().zip(&mut *states) {
-            limit.give_back(state, now, cost);
+            limit.refund_cost(state, now, cost);
         }
     }
     let (decision, _) = decide(limits, states, now, 0);
-    (decision, written(is_brought_back || cost > 0))
+    (decision, change(is_clamped || cost > 0))
 }
 
-/// Corrects a request that was admitted at a cost of `taken` to its `actual` cost, and answers like a request of cost 0 made
-/// right after. Each limit gives back what it still counts of the request; what the request cost beyond `taken` is charged.
+/// Corrects a request that was admitted at a cost of `taken` to its `actual` cost. Returns the
+/// decision of a request of cost 0 made right after.
+///
+/// If the actual cost is lower, each limit gives back what it still counts of the request. If it is
+/// higher, the difference is charged.
 pub(crate) fn settle<A: Algorithm>(
     limits: &[A],
     states: &mut [A::State],
@@ -85,86 +90,92 @@ pub(crate) fn settle<A: Algorithm>(
     now: u64,
     taken: u64,
     actual: u64,
-) -> (Decision, Written) {
-    let is_brought_back = bring_back(limits, states, now);
+) -> (Decision, StateChange) {
+    let is_clamped = clamp(limits, states, now);
     for ((limit, state), claim) in limits.iter().zip(&mut *states).zip(claims) {
         if actual < taken {
-            limit.give_back_claimed(state, now, *claim, taken - actual);
+            limit.refund_claimed(state, now, *claim, taken - actual);
         } else if actual > taken {
             limit.charge(state, now, actual - taken);
         }
     }
     let (decision, _) = decide(limits, states, now, 0);
-    (decision, written(is_brought_back || actual != taken))
+    (decision, change(is_clamped || actual != taken))
 }
 
 #[inline(always)]
-fn written(is_changed: bool) -> Written {
+fn change(is_changed: bool) -> StateChange {
     if is_changed {
-        Written::States
+        StateChange::Changed
     } else {
-        Written::Nothing
+        StateChange::Unchanged
     }
 }
 
-/// Whether any state is from the future.
+/// Returns `true` if any state is from the future.
 #[inline(always)]
-pub(crate) fn is_ahead<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> bool {
+pub(crate) fn is_from_future<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> bool {
     limits
         .iter()
         .zip(states)
-        .any(|(limit, state)| limit.is_ahead(state, now))
+        .any(|(limit, state)| limit.is_from_future(state, now))
 }
 
-/// Brings what is from the future back to now. True if anything was.
+/// Clamps states from the future to now. Returns `true` if there were any.
 #[inline(always)]
-fn bring_back<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64) -> bool {
+fn clamp<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64) -> bool {
     let mut is_any = false;
     for (limit, state) in limits.iter().zip(states) {
-        if limit.is_ahead(state, now) {
-            limit.bring_back(state, now);
+        if limit.is_from_future(state, now) {
+            limit.clamp(state, now);
             is_any = true;
         }
     }
     is_any
 }
 
-/// What the limits say together, and which of them speaks.
-struct Ruling {
-    verdict: Verdict,
+/// The outcome of all limits together, and the limit that determines it.
+struct CombinedOutcome {
+    kind: OutcomeKind,
     wait: u64,
     index: usize,
 }
 
-/// Of the limits that deny, the one with the longest wait speaks; never is longest; the first on a tie.
+/// Combines the limits. If several deny, the one with the longest wait determines the outcome;
+/// never is longest, and the first wins a tie.
 #[inline(always)]
-fn rule<A: Algorithm>(limits: &[A], states: &[A::State], now: u64, cost: u64) -> Ruling {
-    let mut ruling = Ruling {
-        verdict: Verdict::Allowed,
+fn combine<A: Algorithm>(
+    limits: &[A],
+    states: &[A::State],
+    now: u64,
+    cost: u64,
+) -> CombinedOutcome {
+    let mut combined = CombinedOutcome {
+        kind: OutcomeKind::Allowed,
         wait: 0,
         index: 0,
     };
     for (index, (limit, state)) in limits.iter().zip(states).enumerate() {
         if cost > limit.capacity_cost() {
-            return Ruling {
-                verdict: Verdict::Never,
+            return CombinedOutcome {
+                kind: OutcomeKind::Never,
                 wait: 0,
                 index: first_never(limits, cost),
             };
         }
-        // A wait is never 0, so the first that denies is longer than nothing.
+        // A wait is never 0, so the first limit that denies is selected.
         if let Some(wait) = limit
             .wait(state, now, cost)
-            .filter(|wait| *wait > ruling.wait)
+            .filter(|wait| *wait > combined.wait)
         {
-            ruling = Ruling {
-                verdict: Verdict::Denied,
+            combined = CombinedOutcome {
+                kind: OutcomeKind::Denied,
                 wait,
                 index,
             };
         }
     }
-    ruling
+    combined
 }
 
 #[cold]
@@ -175,7 +186,7 @@ fn first_never<A: Algorithm>(limits: &[A], cost: u64) -> usize {
         .unwrap_or(0)
 }
 
-/// Takes the cost from all, and answers the longest delay.
+/// Takes the cost from all limits and returns the longest delay.
 #[inline(always)]
 fn admit<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u64) -> u64 {
     let mut delay = 0;
@@ -188,7 +199,7 @@ fn admit<A: Algorithm>(limits: &[A], states: &mut [A::State], now: u64, cost: u6
     delay
 }
 
-/// The limit with the least remaining, the first on a tie.
+/// Returns the limit with the least remaining, the first on a tie.
 #[inline(always)]
 fn tightest<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> usize {
     if limits.len() == 1 {
@@ -213,7 +224,7 @@ fn longest_reset<A: Algorithm>(limits: &[A], states: &[A::State], now: u64) -> u
         .unwrap_or(0)
 }
 
-/// Capacities, and what remains of them, are at most 10^9: they fit.
+/// Converts a capacity or a remaining amount. Both are at most 10^9, so they fit.
 #[inline(always)]
 fn narrow(units: u64) -> u32 {
     debug_assert!(units <= 1_000_000_000);

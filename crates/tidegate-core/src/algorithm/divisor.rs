@@ -1,6 +1,7 @@
-//! Division by a number that stays the same, at the price of a multiplication.
+//! Division by a constant, at the cost of a multiplication.
 
-/// A divisor with its reciprocal. The processor's own division takes longer than all the rest of a check's arithmetic.
+/// A divisor with its reciprocal. The processor's division takes longer than the rest of a check's
+/// arithmetic.
 #[derive(Clone, Debug)]
 pub(super) struct Divisor {
     divisor: u64,
@@ -9,7 +10,7 @@ pub(super) struct Divisor {
 }
 
 impl Divisor {
-    /// `divisor` is at least 2.
+    /// Creates a divisor of at least 2.
     pub(super) fn new(divisor: u64) -> Self {
         let reciprocal = (1u128 << 64) / u128::from(divisor.max(2));
         Self {
@@ -18,10 +19,10 @@ impl Divisor {
         }
     }
 
-    /// `number` / divisor, rounded down.
+    /// Returns `number` / divisor, rounded down.
     #[inline(always)]
     pub(super) fn divide(&self, number: u64) -> u64 {
-        // The reciprocal is too small by less than 1, so the estimate by less than number / 2^64 + 1: at most one.
+        // The reciprocal is too small by less than 1, so the estimate is too small by at most 1.
         let estimate = ((u128::from(number) * u128::from(self.reciprocal)) >> 64) as u64;
         estimate + u64::from(number - estimate * self.divisor >= self.divisor)
     }

@@ -1,10 +1,11 @@
-//! fixed_window: a count a window; of the clock, or from the first admitted request on.
+//! fixed_window: one count per window, aligned to the clock or to the first admitted request.
 
 use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::policy::Limit;
 
-/// A window by its end, and what was admitted in it. A fresh one ended at the epoch.
+/// A window, identified by its end, and the amount admitted in it. A fresh state ended at the
+/// epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WindowState {
     pub(crate) end: u64,
@@ -12,7 +13,7 @@ pub(crate) struct WindowState {
 }
 
 impl WindowState {
-    /// What counts now: nothing once the window is over.
+    /// Returns the amount that counts now: 0 once the window is over.
     #[inline]
     fn count_at(&self, now: u64) -> u64 {
         if now < self.end { self.count } else { 0 }
@@ -21,7 +22,7 @@ impl WindowState {
 
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
-    /// In thousandths.
+    /// The limit in thousandths.
     limit: u64,
     period: u64,
     opens_with_first_hit: bool,
@@ -36,7 +37,7 @@ impl FixedWindow {
         }
     }
 
-    /// The end of the window that a request opens now.
+    /// Returns the end of the window that a request at `now` opens.
     #[inline]
     fn new_end(&self, now: u64) -> u64 {
         if self.opens_with_first_hit {
@@ -47,7 +48,7 @@ impl FixedWindow {
     }
 }
 
-/// The end of the clock's window of `period` that `now` is in.
+/// Returns the end of the clock-aligned window that contains `now`.
 pub(super) fn end_of_window(now: u64, period: u64) -> u64 {
     (now - now % period).saturating_add(period)
 }
@@ -61,13 +62,13 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn is_ahead(&self, state: &WindowState, now: u64) -> bool {
-        // Its window begins after now.
+    fn is_from_future(&self, state: &WindowState, now: u64) -> bool {
+        // The window begins after now.
         state.end > now.saturating_add(self.period)
     }
 
     #[inline]
-    fn bring_back(&self, state: &mut WindowState, now: u64) {
+    fn clamp(&self, state: &mut WindowState, now: u64) {
         state.end = self.new_end(now);
     }
 
@@ -89,9 +90,9 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn give_back(&self, state: &mut WindowState, now: u64, cost: u64) {
+    fn refund_cost(&self, state: &mut WindowState, now: u64, cost: u64) {
         let count = state.count_at(now).saturating_sub(cost);
-        // A count of 0 closes the window: the state is a fresh one.
+        // A count of 0 closes the window: the state becomes a fresh one.
         *state = if count > 0 {
             WindowState {
                 end: state.end,
@@ -109,8 +110,8 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    fn give_back_claimed(&self, state: &mut WindowState, now: u64, claim: Claim, cost: u64) {
-        self.give_back(state, now, if state.end == claim.time { cost } else { 0 });
+    fn refund_claimed(&self, state: &mut WindowState, now: u64, claim: Claim, cost: u64) {
+        self.refund_cost(state, now, if state.end == claim.time { cost } else { 0 });
     }
 
     fn charge(&self, state: &mut WindowState, now: u64, cost: u64) {
@@ -122,7 +123,7 @@ impl Algorithm for FixedWindow {
 
     #[inline]
     fn remaining(&self, state: &WindowState, now: u64) -> u64 {
-        // Counts are kept when a limit is lowered: there may be less than nothing left.
+        // Counts are kept when a limit is lowered, so the count may exceed the limit.
         self.limit.saturating_sub(state.count_at(now)) / THOUSANDTHS
     }
 

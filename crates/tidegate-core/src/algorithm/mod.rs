@@ -1,8 +1,8 @@
-//! The algorithms, as pure steps: no clock, no lock, no I/O.
+//! The algorithms as pure functions: no clock, no lock, no I/O.
 //!
-//! Each has the same drawers ([`Algorithm`]), works on a state of its own and on whole numbers only: times in
-//! nanoseconds, amounts in thousandths of a unit. A fresh state is the default one. [`decide`] and [`refund`] put
-//! several limits together, all or nothing; a policy of one limit is the same with one.
+//! Every algorithm implements the [`Algorithm`] trait on its own state, with integers only: times
+//! in nanoseconds, amounts in thousandths of a unit. The default state is a fresh one. [`decide`],
+//! [`refund`] and [`settle`] combine the limits of a policy, all or nothing.
 
 mod bucket;
 mod claim;
@@ -18,7 +18,7 @@ mod tests;
 
 pub(crate) use bucket::{Bucket, BucketState, gcd};
 pub use claim::{Claim, Claims};
-pub(crate) use decide::{Written, decide, is_ahead, probe, refund, settle};
+pub(crate) use decide::{StateChange, decide, is_from_future, peek, refund, settle};
 pub(crate) use fixed_window::{FixedWindow, WindowState};
 pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
 use sliding_window_log::SlidingWindowLog;
@@ -28,32 +28,35 @@ pub(crate) use step::{BucketVersions, Step, StepState};
 
 use crate::cost::THOUSANDTHS;
 
-/// One limit's arithmetic. `now` is in nanoseconds since the epoch, `cost` in thousandths.
+/// The arithmetic of one limit. `now` is in nanoseconds since the Unix epoch, `cost` in
+/// thousandths.
 ///
-/// Whatever looks at a state or takes from it expects one that is not [ahead](Self::is_ahead).
+/// Methods that read a state or take from it expect one that is not [from the
+/// future](Self::is_from_future).
 pub(crate) trait Algorithm {
-    /// What is kept for one key. The default is the fresh one.
+    /// The state of one key. The default is a fresh one.
     type State: Default;
 
-    /// The capacity in thousandths: what no single request may exceed.
+    /// Returns the capacity in thousandths, the largest cost that can ever fit.
     fn capacity_cost(&self) -> u64;
 
-    /// The capacity in units.
+    /// Returns the capacity in units.
     #[inline]
     fn capacity(&self) -> u64 {
         self.capacity_cost() / THOUSANDTHS
     }
 
-    /// Whether a state is from the future, or was kept under a larger capacity.
-    fn is_ahead(&self, state: &Self::State, now: u64) -> bool;
+    /// Returns `true` if the state is from the future, or was change with a larger capacity.
+    fn is_from_future(&self, state: &Self::State, now: u64) -> bool;
 
-    /// Brings a state that is ahead back to now.
-    fn bring_back(&self, state: &mut Self::State, now: u64);
+    /// Clamps a state from the future to now.
+    fn clamp(&self, state: &mut Self::State, now: u64);
 
-    /// The shortest wait after which `cost` fits, or `None` if it fits now. `cost` is at most the capacity.
+    /// Returns the shortest wait after which `cost` fits, or `None` if it fits now. `cost` is at
+    /// most the capacity.
     fn wait(&self, state: &Self::State, now: u64, cost: u64) -> Option<u64>;
 
-    /// How long a request that is admitted now waits for those before it.
+    /// Returns how long a request admitted now waits for the requests before it.
     fn delay(&self, _state: &Self::State, _now: u64) -> u64 {
         0
     }
@@ -62,20 +65,20 @@ pub(crate) trait Algorithm {
     fn take(&self, state: &mut Self::State, now: u64, cost: u64);
 
     /// Gives `cost` back, at most what is counted now.
-    fn give_back(&self, state: &mut Self::State, now: u64, cost: u64);
+    fn refund_cost(&self, state: &mut Self::State, now: u64, cost: u64);
 
-    /// Where the request that was just taken is counted.
+    /// Returns where the request just taken is counted.
     fn claim(&self, state: &Self::State, now: u64) -> Claim;
 
-    /// Gives `cost` back, at most what is still counted of the request that `claim` is of.
-    fn give_back_claimed(&self, state: &mut Self::State, now: u64, claim: Claim, cost: u64);
+    /// Gives `cost` back, at most what is still counted of the request that `claim` belongs to.
+    fn refund_claimed(&self, state: &mut Self::State, now: u64, claim: Claim, cost: u64);
 
     /// Takes `cost`, or as much of it as fits.
     fn charge(&self, state: &mut Self::State, now: u64, cost: u64);
 
-    /// How many requests of cost 1 fit now.
+    /// Returns the number of requests of cost 1 that fit now.
     fn remaining(&self, state: &Self::State, now: u64) -> u64;
 
-    /// The shortest wait after which the state equals a fresh one.
+    /// Returns the shortest wait after which the state equals a fresh one.
     fn reset_after(&self, state: &Self::State, now: u64) -> u64;
 }

@@ -1,14 +1,15 @@
-//! sliding_window_counter: this window's count, and the last one's by the share of it that is still in sight.
+//! sliding_window_counter: the count of the current window, plus the count of the previous window
+//! weighted by its overlap with the last period.
 //!
-//! Allowed if `previous × (period − elapsed) / period + current + cost ≤ limit`, compared exactly: multiplied out
-//! by the period, in 128 bits.
+//! A request is allowed if `previous × (period − elapsed) / period + current + cost ≤ limit`. Both
+//! sides are multiplied by the period and compared in 128 bits, so the comparison is exact.
 
 use super::fixed_window::end_of_window;
 use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::policy::Limit;
 
-/// The window that was last written in, by its end; its count, and that of the window before it.
+/// The window last change to, identified by its end, with its count and that of the window before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CounterState {
     pub(crate) end: u64,
@@ -18,7 +19,7 @@ pub(crate) struct CounterState {
 
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingWindowCounter {
-    /// In thousandths.
+    /// The limit in thousandths.
     limit: u64,
     period: u64,
 }
@@ -36,7 +37,8 @@ impl SlidingWindowCounter {
         self.period
     }
 
-    /// The state as it stands now: where windows have passed, the count has become the previous one, or nothing.
+    /// Returns the state at `now`. After a window has passed, its count becomes the previous one;
+    /// after two, both are 0.
     #[inline]
     fn at(&self, state: &CounterState, now: u64) -> CounterState {
         if now < state.end {
@@ -51,7 +53,7 @@ impl SlidingWindowCounter {
         }
     }
 
-    /// `previous` weighed by its share in sight, plus `current`: times the period.
+    /// Returns the weighted usage multiplied by the period.
     #[inline]
     fn usage(&self, state: &CounterState, now: u64) -> u128 {
         (u128::from(state.previous) * u128::from(state.end - now))
@@ -63,7 +65,8 @@ impl SlidingWindowCounter {
         u128::from(amount) * u128::from(self.period)
     }
 
-    /// The shortest time until `count`, weighed by its share of a window that has `left` to go, is at most `room`.
+    /// Returns the shortest time until `count`, weighted by its share of a window with `left` to
+    /// go, is at most `room`.
     #[inline]
     fn until_faded(&self, count: u64, left: u64, room: u64) -> u64 {
         let excess = (u128::from(count) * u128::from(left)).saturating_sub(self.times_period(room));
@@ -80,13 +83,13 @@ impl Algorithm for SlidingWindowCounter {
     }
 
     #[inline]
-    fn is_ahead(&self, state: &CounterState, now: u64) -> bool {
-        // Its window begins after now.
+    fn is_from_future(&self, state: &CounterState, now: u64) -> bool {
+        // The window begins after now.
         state.end > now.saturating_add(self.period)
     }
 
     #[inline]
-    fn bring_back(&self, state: &mut CounterState, now: u64) {
+    fn clamp(&self, state: &mut CounterState, now: u64) {
         state.end = end_of_window(now, self.period);
     }
 
@@ -102,7 +105,8 @@ impl Algorithm for SlidingWindowCounter {
         }
         let left = state.end - now;
         let Some(room) = self.limit.checked_sub(state.current.saturating_add(cost)) else {
-            // Only in the next window, where `current` has become `previous` and fades in its turn.
+            // The request fits in the next window at the earliest, where `current` becomes
+            // `previous` and fades.
             let room = self.limit.saturating_sub(cost);
             return Some(left.saturating_add(self.until_faded(state.current, self.period, room)));
         };
@@ -116,7 +120,7 @@ impl Algorithm for SlidingWindowCounter {
     }
 
     #[inline]
-    fn give_back(&self, state: &mut CounterState, now: u64, cost: u64) {
+    fn refund_cost(&self, state: &mut CounterState, now: u64, cost: u64) {
         *state = self.at(state, now);
         let from_current = cost.min(state.current);
         state.current -= from_current;
@@ -130,7 +134,7 @@ impl Algorithm for SlidingWindowCounter {
         }
     }
 
-    fn give_back_claimed(&self, state: &mut CounterState, now: u64, claim: Claim, cost: u64) {
+    fn refund_claimed(&self, state: &mut CounterState, now: u64, claim: Claim, cost: u64) {
         *state = self.at(state, now);
         if claim.time == state.end {
             state.current = state.current.saturating_sub(cost);
@@ -144,7 +148,7 @@ impl Algorithm for SlidingWindowCounter {
         let free = self
             .times_period(self.limit)
             .saturating_sub(self.usage(state, now));
-        // At most the limit: it fits.
+        // At most the limit, so it fits.
         state.current = state
             .current
             .saturating_add(cost.min((free / u128::from(self.period)) as u64));
@@ -156,7 +160,7 @@ impl Algorithm for SlidingWindowCounter {
         let free = self
             .times_period(self.limit)
             .saturating_sub(self.usage(&state, now));
-        // At most the limit: it fits. Two divisions, each by a number of 64 bits.
+        // At most the limit, so it fits. Two divisions, each by a 64-bit number.
         (free / u128::from(self.period)) as u64 / THOUSANDTHS
     }
 

@@ -1,7 +1,7 @@
 //! sliding_window_log: remembers every admitted request for one period.
 //!
-//! An entry carries the running total up to and with it, so that what is live, what a wait frees and what has expired
-//! are found by halving, however long the log.
+//! An entry stores the running total up to and including it. The live amount, the wait for a
+//! request and the expired entries are therefore found by binary search, however long the log is.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,15 @@ use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::policy::Limit;
 
-/// The most entries of one key. Beyond that the newest entry absorbs the new one and takes its time.
+/// The maximum number of entries per key. Beyond it, the newest entry absorbs the new one and takes
+/// its time.
 pub(crate) const MAX_ENTRIES: usize = 1_000_000;
 
-/// Admitted requests, oldest first. Requests of one instant are one entry.
+/// Admitted requests, oldest first. Requests of the same instant are one entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogState {
     entries: VecDeque<Entry>,
-    /// The running total before the first entry. Totals wrap; only differences mean anything.
+    /// The running total before the first entry. Totals wrap; only differences are meaningful.
     base: u64,
 }
 
@@ -27,7 +28,7 @@ struct Entry {
 }
 
 impl LogState {
-    /// Of entries by their times and running totals, oldest first.
+    /// Creates a log from times and running totals, oldest first.
     pub(crate) fn of_totals(totals: impl IntoIterator<Item = (u64, u64)>) -> Self {
         Self {
             entries: totals
@@ -38,7 +39,8 @@ impl LogState {
         }
     }
 
-    /// The running total before the first entry, and the entries by their times and running totals, oldest first.
+    /// Returns the running total before the first entry, and the times and running totals of the
+    /// entries, oldest first.
     pub(crate) fn parts(&self) -> (u64, impl ExactSizeIterator<Item = (u64, u64)> + '_) {
         (
             self.base,
@@ -46,7 +48,7 @@ impl LogState {
         )
     }
 
-    /// Of what [`parts`](Self::parts) tells.
+    /// Creates a log from the output of [`parts`](Self::parts).
     pub(crate) fn of_parts(base: u64, totals: impl IntoIterator<Item = (u64, u64)>) -> Self {
         Self {
             base,
@@ -62,7 +64,7 @@ impl LogState {
         self.entries.back().map_or(self.base, |entry| entry.total)
     }
 
-    /// The running total with the first `count` entries.
+    /// Returns the running total after the first `count` entries.
     fn total_of_first(&self, count: usize) -> u64 {
         match count.checked_sub(1) {
             Some(last) => self
@@ -82,7 +84,7 @@ impl LogState {
         }
     }
 
-    /// Takes up to `cost` from the entry of time `at`, if there is one.
+    /// Removes up to `cost` from the entry of time `at`, if there is one.
     fn take_from(&mut self, at: u64, cost: u64) {
         let index = self.entries.partition_point(|entry| entry.at < at);
         let Some(entry) = self.entries.get(index).filter(|entry| entry.at == at) else {
@@ -98,7 +100,7 @@ impl LogState {
         }
     }
 
-    /// The bytes that its entries take.
+    /// Returns the memory of the entries in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
     }
@@ -106,7 +108,7 @@ impl LogState {
     fn drop_first(&mut self, count: usize) {
         self.base = self.total_of_first(count);
         self.entries.drain(..count.min(self.entries.len()));
-        // What a burst needed is given back to the allocator once most of it is gone.
+        // Memory that a burst needed is returned to the allocator once most entries are gone.
         if self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
         }
@@ -115,7 +117,7 @@ impl LogState {
 
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingWindowLog {
-    /// In thousandths.
+    /// The limit in thousandths.
     limit: u64,
     period: u64,
 }
@@ -128,9 +130,9 @@ impl SlidingWindowLog {
         }
     }
 
-    /// How many entries, from the oldest on, have expired.
+    /// Returns the number of expired entries.
     fn expired(&self, state: &LogState, now: u64) -> usize {
-        // Most often none or only the oldest: no halving for these.
+        // Usually none or only the oldest has expired, so the binary search is skipped.
         match state.entries.front() {
             Some(first) if now.saturating_sub(first.at) >= self.period => state
                 .entries
@@ -160,12 +162,12 @@ impl Algorithm for SlidingWindowLog {
         self.limit
     }
 
-    fn is_ahead(&self, state: &LogState, now: u64) -> bool {
+    fn is_from_future(&self, state: &LogState, now: u64) -> bool {
         state.last_at().is_some_and(|at| at > now)
     }
 
-    fn bring_back(&self, state: &mut LogState, now: u64) {
-        // All that is from the future happened now: one entry with the total of the last.
+    fn clamp(&self, state: &mut LogState, now: u64) {
+        // Everything from the future happened now: one entry with the last total.
         let total = state.total();
         let past = state.entries.partition_point(|entry| entry.at < now);
         state.entries.truncate(past);
@@ -180,7 +182,7 @@ impl Algorithm for SlidingWindowLog {
         if excess == 0 {
             return None;
         }
-        // The oldest entries that together free the excess: the last of them has to expire.
+        // The oldest entries that together free the excess; the last of them must expire.
         let expired = self.expired(state, now);
         let before = state.total_of_first(expired);
         let kept = state.entries.partition_point(|entry| {
@@ -200,10 +202,11 @@ impl Algorithm for SlidingWindowLog {
         state.push(now, cost);
     }
 
-    fn give_back(&self, state: &mut LogState, now: u64, cost: u64) {
+    fn refund_cost(&self, state: &mut LogState, now: u64, cost: u64) {
         let live = self.live(state, now);
         self.drop_expired(state, now);
-        // From the newest first: the running total goes back, and entries that add nothing to it go.
+        // Newest first: the running total is reduced, and entries that no longer add to it are
+        // removed.
         let kept = live - cost.min(live);
         let total = state.base.wrapping_add(kept);
         let before = state.base;
@@ -222,7 +225,7 @@ impl Algorithm for SlidingWindowLog {
         Claim { time: now, part: 0 }
     }
 
-    fn give_back_claimed(&self, state: &mut LogState, now: u64, claim: Claim, cost: u64) {
+    fn refund_claimed(&self, state: &mut LogState, now: u64, claim: Claim, cost: u64) {
         self.drop_expired(state, now);
         state.take_from(claim.time, cost);
     }

@@ -1,26 +1,29 @@
-//! Durations that are exact: whole nanoseconds where these are enough, and with a fraction where they are not.
+//! Exact durations: whole nanoseconds where they suffice, nanoseconds with a fraction where they do
+//! not.
 
-/// An exact duration, of a denominator that its bucket knows. Spans of one denominator compare as the durations do.
+/// An exact duration with a denominator that the bucket knows. Spans of the same denominator
+/// compare like the durations.
 pub(crate) trait Span: Copy + Default + Ord + std::fmt::Debug {
-    /// Of so many parts, of which `denominator` make a nanosecond.
+    /// Creates a span of `parts`, of which `denominator` make a nanosecond.
     fn of_parts(parts: u128, denominator: u64) -> Self;
 
-    /// The whole nanoseconds, and what is left in parts.
+    /// Returns the whole nanoseconds, and the rest in parts.
     fn split(self) -> (u64, u64);
 
-    /// The same in whole nanoseconds, if this kind of span has nothing else.
+    /// Returns the span in nanoseconds, if this type of span has no fraction.
     fn whole(self) -> Option<u64>;
 
-    /// The inverse of [`split`](Self::split).
+    /// Creates a span from the output of [`split`](Self::split).
     fn join(ns: u64, part: u64) -> Self;
 
-    /// Of two that are each at most a whole bucket's, which is at most 36,600 days: the sum fits.
+    /// Adds two spans of at most one refill each. A refill takes at most 36,600 days, so the sum
+    /// fits.
     fn plus(self, other: Self, denominator: u64) -> Self;
 
-    /// Zero where `other` is the longer.
+    /// Subtracts `other`, or returns zero if it is longer.
     fn minus(self, other: Self, denominator: u64) -> Self;
 
-    /// Rounded up to whole nanoseconds.
+    /// Rounds up to whole nanoseconds.
     #[inline]
     fn ceil(self) -> u64 {
         let (ns, part) = self.split();
@@ -28,7 +31,7 @@ pub(crate) trait Span: Copy + Default + Ord + std::fmt::Debug {
     }
 }
 
-/// Whole nanoseconds: the denominator is 1, as it is for most rates that people choose.
+/// Whole nanoseconds: the denominator is 1, as for most rates in use.
 pub(crate) type Whole = u64;
 
 impl Span for Whole {
@@ -96,7 +99,7 @@ impl Span for Fractional {
 
     #[inline]
     fn plus(self, other: Self, denominator: u64) -> Self {
-        // Parts are below 10^12: their sum fits.
+        // Parts are below 10^12, so their sum fits.
         let part = self.part + other.part;
         if part >= denominator {
             return Self {
@@ -121,7 +124,7 @@ impl Span for Fractional {
                 part: self.part - other.part,
             };
         }
-        // Longer with the smaller part: at least one whole nanosecond more.
+        // Longer with the smaller part, so `self` has at least one more whole nanosecond.
         Self {
             ns: self.ns - other.ns - 1,
             part: self.part + denominator - other.part,

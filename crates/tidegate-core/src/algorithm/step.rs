@@ -1,4 +1,4 @@
-//! Any one of the algorithms, and its state: for policies of several limits.
+//! An enum over all algorithms and one over their states, for policies of several limits.
 
 use super::bucket::is_whole;
 use super::{
@@ -8,7 +8,7 @@ use super::{
 use crate::identity::BucketNumbers;
 use crate::policy::{self, Limit};
 
-/// One limit, worked out.
+/// The algorithm of one limit with its precomputed numbers.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     WholeBucket(Bucket<Whole>),
@@ -30,7 +30,7 @@ pub(crate) enum StepState {
 }
 
 impl StepState {
-    /// The bytes of the heap that it takes.
+    /// Returns the number of heap bytes in use.
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
             Self::Log(log) => log.bytes(),
@@ -46,23 +46,26 @@ impl StepState {
     }
 }
 
-/// The state of a bucket in a record, and the states of buckets with other numbers in the same place.
+/// The state of a bucket in a record, and the states of buckets with other numbers in the same
+/// place.
 ///
-/// A bucket with other numbers is another bucket. While two configurations of a policy are in use, each has its own.
+/// A bucket with other numbers is another bucket. While two configurations of a policy are in use,
+/// each has its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BucketVersions {
     pub(crate) numbers: BucketNumbers,
     pub(crate) state: BucketState,
-    /// Nearly always none: 8 bytes in place of a vector's 24.
+    /// Almost always `None`: 8 bytes instead of the 24 of a `Vec`.
     #[allow(clippy::box_collection)]
     pub(crate) others: Option<Box<Vec<(BucketNumbers, BucketState)>>>,
 }
 
-/// The most configurations of one bucket that are kept apart at a time. Beyond that the one that is free soonest is dropped.
+/// The maximum number of configurations kept for one bucket. Beyond it, the one that is free
+/// soonest is dropped.
 const MAX_OTHERS: usize = 6;
 
 impl BucketVersions {
-    /// The latest time at which a bucket with other numbers is free again.
+    /// Returns the latest free-again time of the buckets with other numbers.
     pub(crate) fn others_free_at(&self) -> u64 {
         self.others
             .iter()
@@ -98,7 +101,7 @@ impl BucketVersions {
 }
 
 impl Step {
-    /// Makes the state that of this step: of a bucket, the version with its numbers.
+    /// Selects this step's version of a bucket. Does nothing for other algorithms.
     pub(crate) fn select(&self, state: &mut StepState, now: u64) {
         if let (Some(numbers), StepState::Bucket(versions)) = (self.numbers(), state)
             && versions.numbers != numbers
@@ -107,7 +110,7 @@ impl Step {
         }
     }
 
-    /// The numbers that identify a bucket; `None` of any other algorithm.
+    /// Returns the numbers that identify a bucket, or `None` for other algorithms.
     pub(crate) fn numbers(&self) -> Option<BucketNumbers> {
         match self {
             Self::WholeBucket(bucket) => Some(bucket.numbers()),
@@ -118,7 +121,7 @@ impl Step {
         }
     }
 
-    /// See [`Bucket::with_any_rate`]. `None` of any other algorithm.
+    /// See [`Bucket::with_any_rate`]. Returns `None` for other algorithms.
     pub(crate) fn with_any_rate(&self) -> Option<Self> {
         match self {
             Self::WholeBucket(bucket) => Some(Self::WholeBucket(bucket.with_any_rate())),
@@ -139,7 +142,7 @@ impl Step {
         }
     }
 
-    /// The state of a bucket with this step's numbers.
+    /// Returns the state of a bucket with this step's numbers.
     pub(crate) fn bucket_state(&self, state: BucketState) -> StepState {
         let numbers = self.numbers().unwrap_or_default();
         StepState::Bucket(BucketVersions {
@@ -180,7 +183,8 @@ impl Step {
     }
 }
 
-/// Runs `$method` of the step at hand on its own kind of state; on any other, and on `Fresh`, `$otherwise`.
+/// Runs `$call` if the state belongs to the step's algorithm, and `$otherwise` if it is `Fresh` or
+/// belongs to another one.
 macro_rules! dispatch {
     ($step:expr, $state:expr, |$algorithm:ident, $own:ident| $call:expr, $otherwise:expr) => {
         match ($step, $state) {
@@ -199,7 +203,7 @@ macro_rules! dispatch {
     };
 }
 
-/// A state of another algorithm is as good as none: the policy starts afresh.
+/// A state of another algorithm is treated like a fresh one.
 impl Algorithm for Step {
     type State = StepState;
 
@@ -213,12 +217,17 @@ impl Algorithm for Step {
         }
     }
 
-    fn is_ahead(&self, state: &StepState, now: u64) -> bool {
-        dispatch!(self, state, |step, own| step.is_ahead(own, now), false)
+    fn is_from_future(&self, state: &StepState, now: u64) -> bool {
+        dispatch!(
+            self,
+            state,
+            |step, own| step.is_from_future(own, now),
+            false
+        )
     }
 
-    fn bring_back(&self, state: &mut StepState, now: u64) {
-        dispatch!(self, state, |step, own| step.bring_back(own, now), ());
+    fn clamp(&self, state: &mut StepState, now: u64) {
+        dispatch!(self, state, |step, own| step.clamp(own, now), ());
     }
 
     fn wait(&self, state: &StepState, now: u64, cost: u64) -> Option<u64> {
@@ -240,8 +249,13 @@ impl Algorithm for Step {
         dispatch!(self, state, |step, own| step.take(own, now, cost), ());
     }
 
-    fn give_back(&self, state: &mut StepState, now: u64, cost: u64) {
-        dispatch!(self, state, |step, own| step.give_back(own, now, cost), ());
+    fn refund_cost(&self, state: &mut StepState, now: u64, cost: u64) {
+        dispatch!(
+            self,
+            state,
+            |step, own| step.refund_cost(own, now, cost),
+            ()
+        );
     }
 
     fn claim(&self, state: &StepState, now: u64) -> Claim {
@@ -253,11 +267,11 @@ impl Algorithm for Step {
         )
     }
 
-    fn give_back_claimed(&self, state: &mut StepState, now: u64, claim: Claim, cost: u64) {
+    fn refund_claimed(&self, state: &mut StepState, now: u64, claim: Claim, cost: u64) {
         dispatch!(
             self,
             state,
-            |step, own| step.give_back_claimed(own, now, claim, cost),
+            |step, own| step.refund_claimed(own, now, claim, cost),
             ()
         );
     }

@@ -1,4 +1,4 @@
-//! What the public API cannot reach: states that no request ever led to, and limits that change under a state.
+//! Tests of states that the public API cannot create, and of limits that change under a state.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use fastrand::Rng;
@@ -26,7 +26,7 @@ fn any_state(random: &mut Rng) -> StepState {
             state: BucketState {
                 free_at: a,
                 part: b,
-                mark: c as u8,
+                denominator_tag: c as u8,
             },
             others: None,
         }),
@@ -54,7 +54,7 @@ const POLICIES: [&str; 12] = [
     "10/s; fixed_window 5/ms; sliding_window_counter 7/hour; sliding_window_log 3/s",
 ];
 
-/// In a test build sums that wrap panic: there are none.
+/// Overflow panics in a test build, so this finds any sum that wraps.
 #[test]
 fn no_state_no_time_and_no_cost_panics() {
     let mut random = Rng::with_seed(3);
@@ -90,31 +90,32 @@ fn no_state_no_time_and_no_cost_panics() {
     }
 }
 
-/// Returns the time ahead of a bucket of any rate after a step under one limit, as it is and as another limit sees it.
+/// Returns the time until a bucket of any rate is free after a step under one limit, as that limit
+/// and as another one reports it.
 fn ahead_after(before: &str, cost: u64, after: &str) -> (u64, u64) {
     let [before, after]: [Limit; 2] =
         [before, after].map(|text| text.parse::<Policy>().unwrap().limits()[0]);
     let [before, after] = [before, after].map(|limit| Step::new(&limit).with_any_rate().unwrap());
     let (mut states, now) = ([StepState::Fresh], 1_000_000_000_000);
     let (taken, _) = decide(&[before], &mut states, now, cost);
-    let (seen, written) = decide(&[after], &mut states, now, 0);
-    assert_eq!(written, Written::Nothing);
+    let (seen, change) = decide(&[after], &mut states, now, 0);
+    assert_eq!(change, StateChange::Unchanged);
     (taken.reset_after, seen.reset_after)
 }
 
 #[test]
 fn a1_a_bucket_of_any_rate_keeps_its_time_when_the_rate_changes() {
-    // Whole to whole: to the nanosecond.
+    // Both denominators are 1: equal to the nanosecond.
     assert_eq!(
         ahead_after("10/s", 3_000, "20/s"),
         (300_000_000, 300_000_000)
     );
-    // Never brought back to a smaller capacity.
+    // Not clamped to a smaller capacity.
     assert_eq!(
         ahead_after("10/s burst=50", 50_000, "10/s burst=5"),
         (5_000_000_000, 5_000_000_000)
     );
-    // Parts of another denominator: up to the next nanosecond, never down.
+    // A part of another denominator is rounded up to the next nanosecond, never down.
     let thirds = ahead_after("3/s", 1_000, "7/s burst=9");
     assert_eq!(thirds, (333_333_334, 333_333_334));
     assert_eq!(
@@ -137,8 +138,8 @@ fn a1_a_smaller_capacity_denies_a_bucket_of_any_rate_for_the_true_time() {
     let (large, small) = ([step("gcra 10/s burst=50")], [step("gcra 10/s burst=5")]);
     let (mut states, now) = ([StepState::Fresh], 1_000_000_000_000);
     decide(&large, &mut states, now, 50_000);
-    let (denied, written) = decide(&small, &mut states, now, 1_000);
-    assert_eq!((denied.is_denied(), written), (true, Written::Nothing));
+    let (denied, change) = decide(&small, &mut states, now, 1_000);
+    assert_eq!((denied.is_denied(), change), (true, StateChange::Unchanged));
     let wait = denied.retry_after().unwrap().as_nanos() as u64;
     assert_eq!(wait, 4_600_000_000);
     assert!(
@@ -171,10 +172,10 @@ fn a1_buckets_with_other_numbers_in_one_record_count_apart() {
     };
     assert!(ask(&old, &mut record, 100_000).is_allowed());
     assert!(ask(&old, &mut record, 1_000).is_denied());
-    // Another bucket, and so full; the window keeps its count.
+    // Another bucket, so it is full; the window keeps its count.
     assert_eq!(ask(&new, &mut record, 0).remaining(), 20);
     assert!(ask(&new, &mut record, 20_000).is_allowed());
-    // However often two servers take turns, neither bucket is free again.
+    // However often two servers alternate, neither bucket is freed.
     for _ in 0..100 {
         assert!(ask(&old, &mut record, 1_000).is_denied());
         assert!(ask(&new, &mut record, 1_000).is_denied());
@@ -223,7 +224,10 @@ fn a_denial_and_a_look_write_nothing() {
     let policy: Policy = POLICIES[11].parse().unwrap();
     let steps = policy.steps();
     let (mut states, now) = (vec![StepState::Fresh; 4], 1_000_000_000_000);
-    assert_eq!(decide(steps, &mut states, now, 3_000).1, Written::States);
+    assert_eq!(
+        decide(steps, &mut states, now, 3_000).1,
+        StateChange::Changed
+    );
     let before = states.clone();
     for (later, cost) in [
         (0, 1_000),
@@ -233,11 +237,11 @@ fn a_denial_and_a_look_write_nothing() {
     ] {
         assert_eq!(
             decide(steps, &mut states, now + later, cost).1,
-            Written::Nothing
+            StateChange::Unchanged
         );
         assert_eq!(states, before);
     }
-    // But for a state from the future.
-    assert_eq!(decide(steps, &mut states, 1, 0).1, Written::States);
+    // The exception is a state from the future.
+    assert_eq!(decide(steps, &mut states, 1, 0).1, StateChange::Changed);
     assert_ne!(states, before);
 }

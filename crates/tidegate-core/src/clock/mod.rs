@@ -1,26 +1,36 @@
-//! Time. The one place where a clock is read.
+//! Clocks. This is the only module that reads a clock.
 
-mod anchor;
-mod anchored;
+mod calibration;
+mod system_clock;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anchored::AnchoredClock;
+use system_clock::SystemClock;
 
-/// A point in time: nanoseconds since the Unix epoch, good until the year 2554.
+/// A point in time: nanoseconds since the Unix epoch, up to the year 2554.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::Timestamp;
+///
+/// let time = Timestamp::from_nanos(1_000).saturating_add(Duration::from_micros(1));
+/// assert_eq!(time.as_nanos(), 2_000);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// So many nanoseconds since the epoch.
+    /// Creates a timestamp from nanoseconds since the epoch.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// So many microseconds since the epoch; `None` past the year 2554.
+    /// Creates a timestamp from microseconds since the epoch. Returns `None` past the year 2554.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Option<Self> {
         match micros.checked_mul(1_000) {
@@ -29,13 +39,13 @@ impl Timestamp {
         }
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// This much later; the latest time there is where that is too far.
+    /// Returns the time `duration` later, or the latest time if that is out of range.
     #[must_use]
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(saturating_nanos(duration)))
@@ -46,56 +56,68 @@ fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Where a memory store takes its time from.
+/// The source of time for a memory store.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Clock, ManualClock};
+///
+/// let manual = ManualClock::new();
+/// assert_eq!(Clock::from(manual.clone()).now(), manual.now());
+/// assert!(Clock::system().now() > manual.now());
+/// ```
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug, Default)]
-enum Source {
+enum ClockSource {
     #[default]
     System,
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// The wall clock, read once in the process and carried on by the monotonic clock.
+    /// Returns the system clock: the wall clock, read once and continued by the monotonic clock.
     #[must_use]
     pub fn system() -> Self {
         Self::default()
     }
 
-    /// The time now.
+    /// Returns the current time.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::System => Timestamp(AnchoredClock::global().now()),
-            Source::Manual(clock) => clock.now(),
+            ClockSource::System => Timestamp(SystemClock::global().now()),
+            ClockSource::Manual(clock) => clock.now(),
         }
     }
 }
 
 impl Clock {
-    /// By how much the wall clock has been set, or the machine was suspended, since this process began to go on from it, in
-    /// nanoseconds: how far the one is ahead of the other.
+    /// Returns how far the wall clock is ahead of this process's clock, in nanoseconds.
+    ///
+    /// The two differ after the wall clock was set, or after the machine was suspended.
     pub(crate) fn wall_is_ahead_by(&self) -> i64 {
         match &self.0 {
-            Source::System => AnchoredClock::global().wall_is_ahead_by(),
-            Source::Manual(_) => 0,
+            ClockSource::System => SystemClock::global().wall_is_ahead_by(),
+            ClockSource::Manual(_) => 0,
         }
     }
 
-    /// A time that is not before `now`, at which `is_ahead` no longer says that something is from the future, if waiting
-    /// for a moment brings that about.
+    /// Returns a time not before `now` at which `is_ahead` is `false`, if waiting a moment achieves
+    /// that.
     ///
-    /// A thread that was held up between reading the clock and being let in finds what others wrote meanwhile, at a later
-    /// time: that is no step of the clock, and nothing to be brought back. Only a clock that is set by hand steps.
+    /// A thread that was interrupted between reading the clock and acquiring the lock may find a
+    /// state that another thread wrote at a later time. That is not a clock step, so the state must
+    /// not be clamped. Only a manual clock steps.
     #[cold]
     pub(crate) fn catch_up(&self, now: u64, is_ahead: impl Fn(u64) -> bool) -> u64 {
         const LONGEST: u32 = 1_000;
         let mut now = now.max(self.now().as_nanos());
-        if matches!(self.0, Source::System) {
-            // What two cores disagree by has passed before it is counted.
+        if matches!(self.0, ClockSource::System) {
+            // A difference between two cores passes within this many readings.
             for _ in 0..LONGEST {
                 if !is_ahead(now) {
                     break;
@@ -109,15 +131,17 @@ impl Clock {
 
 impl From<ManualClock> for Clock {
     fn from(clock: ManualClock) -> Self {
-        Self(Source::Manual(clock))
+        Self(ClockSource::Manual(clock))
     }
 }
 
-/// A clock that stands still until it is moved, so that limits are tested without sleeping. Clones share.
+/// A clock that stands still until it is moved, for tests without sleeping. Clones share the time.
+///
+/// # Examples
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate_core::{Limiter, ManualClock, MemoryStore};
+/// use tidegate::{Limiter, ManualClock, MemoryStore};
 ///
 /// let clock = ManualClock::new();
 /// let store = MemoryStore::builder().clock(clock.clone()).build()?;
@@ -133,33 +157,33 @@ impl From<ManualClock> for Clock {
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock at 2023-11-15 00:00:00 UTC, a time as good as any, at which windows of up to a day begin.
+    /// Creates a clock at 2023-11-15 00:00:00 UTC, the start of a window of any period up to a day.
     #[must_use]
     pub fn new() -> Self {
         Self::at(Timestamp(1_700_006_400_000_000_000))
     }
 
-    /// A clock at `time`.
+    /// Creates a clock at `time`.
     #[must_use]
     pub fn at(time: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(time.0)))
     }
 
-    /// The time it shows.
+    /// Returns the time that the clock shows.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))
     }
 
-    /// Sets it, forward or back.
+    /// Sets the clock, forward or back.
     pub fn set(&self, time: Timestamp) {
         self.0.store(time.0, Ordering::SeqCst);
     }
 
-    /// Moves it forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let by = saturating_nanos(by);
-        // An update that cannot fail: the closure always answers.
+        // The update cannot fail: the closure always returns a value.
         let _ = self
             .0
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {

@@ -1,63 +1,73 @@
-//! A book, worked out for a store.
+//! A set of policies, prepared for a store.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::tally::{PolicyCounters, Tally};
-use super::verdict::Label;
-use crate::book::{Book, Exception, Rules};
-use crate::limiter::{CheckError, Limiter, Settings};
+use super::counters::{PolicyCounters, PolicyTally};
+use super::verdict::PolicyLabel;
+use crate::limiter::{CheckError, Limiter, RemoteSettings};
 use crate::name::Name;
 use crate::policy::Policy;
+use crate::policy_set::{Exception, PolicySet, Rules};
 use crate::store::Store;
 
-pub(super) struct Compiled<S: Store> {
-    book: Book,
-    /// In the order of their names: there are few, and they are found faster so than by a hash.
+pub(super) struct CompiledPolicies<S: Store> {
+    set: PolicySet,
+    /// Sorted by name. There are few policies, so a binary search is faster than a hash.
     policies: Vec<NamedPolicy<S>>,
 }
 
-/// A policy of the book: what its keys are held to.
+/// A named policy with the rules for its keys.
 pub(super) struct NamedPolicy<S: Store> {
     name: Name,
     is_shadow: bool,
-    default: Arc<Held<S>>,
-    tiers: BTreeMap<Name, Arc<Held<S>>>,
-    exceptions: HashMap<Box<[u8]>, Arc<Held<S>>>,
-    candidate: Option<Arc<Held<S>>>,
-    tally: Arc<Tally>,
+    default: Arc<Rule<S>>,
+    tiers: BTreeMap<Name, Arc<Rule<S>>>,
+    exceptions: HashMap<Box<[u8]>, Arc<Rule<S>>>,
+    candidate: Option<Arc<Rule<S>>>,
+    counters: Arc<PolicyTally>,
 }
 
-/// What some keys are held to.
-pub(super) struct Held<S: Store> {
-    pub(super) label: Arc<Label>,
-    pub(super) to: To<S>,
+/// The rule for some keys of a policy.
+pub(super) struct Rule<S: Store> {
+    pub(super) label: Arc<PolicyLabel>,
+    pub(super) action: RuleAction<S>,
 }
 
-pub(super) enum To<S: Store> {
-    Limiter(Limiter<S>),
-    Nothing,
-    Blocked,
+pub(super) enum RuleAction<S: Store> {
+    Limit(Limiter<S>),
+    Allow,
+    Block,
 }
 
-impl<S: Store> Compiled<S> {
-    /// What is the same in the old book is taken over from it, with all that it remembers.
-    pub(super) fn new(store: &Arc<S>, settings: &Settings, book: Book, old: Option<&Self>) -> Self {
-        let named = |(name, rules): (&Name, &Rules)| {
-            NamedPolicy::new(
-                store,
-                settings,
-                name,
-                rules,
-                old.and_then(|old| old.find(name.as_str())),
-            )
-        };
-        let policies = book.entries().map(named).collect();
-        Self { book, policies }
+impl<S: Store> CompiledPolicies<S> {
+    /// Prepares a set. Rules that are unchanged are taken over from the old set, with their deny
+    /// cache.
+    pub(super) fn new(
+        store: &Arc<S>,
+        settings: &RemoteSettings,
+        set: PolicySet,
+        old: Option<&Self>,
+    ) -> Self {
+        let policies = set
+            .entries()
+            .map(|(name, rules)| {
+                let old = old.and_then(|old| old.find(name.as_str()));
+                let mut settings = settings.clone();
+                settings.failure = rules.failure.unwrap_or(settings.failure);
+                let compiler = RuleCompiler {
+                    store,
+                    settings,
+                    name,
+                };
+                compiler.policy(rules, old)
+            })
+            .collect();
+        Self { set, policies }
     }
 
-    pub(super) fn book(&self) -> &Book {
-        &self.book
+    pub(super) fn set(&self) -> &PolicySet {
+        &self.set
     }
 
     pub(super) fn policies(&self) -> impl Iterator<Item = &NamedPolicy<S>> {
@@ -65,114 +75,130 @@ impl<S: Store> Compiled<S> {
     }
 
     fn find(&self, name: &str) -> Option<&NamedPolicy<S>> {
-        let at = self
+        let index = self
             .policies
             .binary_search_by(|policy| policy.name.as_str().cmp(name))
             .ok()?;
-        self.policies.get(at)
+        self.policies.get(index)
     }
 
     pub(super) fn policy(&self, name: &str) -> Result<&NamedPolicy<S>, CheckError> {
-        self.find(name).ok_or_else(|| CheckError::UnknownPolicy {
-            name: name.chars().filter(|c| !c.is_control()).take(64).collect(),
-            known: match self
-                .book
-                .names()
-                .map(Name::as_str)
-                .collect::<Vec<_>>()
-                .join(", ")
-            {
-                none if none.is_empty() => "none, as there are no policies".to_owned(),
-                names => names,
-            },
+        self.find(name).ok_or_else(|| {
+            let known: Vec<&str> = self.set.names().map(Name::as_str).collect();
+            CheckError::UnknownPolicy {
+                name: name.chars().filter(|c| !c.is_control()).take(64).collect(),
+                known: if known.is_empty() {
+                    "none, as there are no policies".to_owned()
+                } else {
+                    known.join(", ")
+                },
+            }
         })
     }
 }
 
-impl<S: Store> NamedPolicy<S> {
-    fn new(
-        store: &Arc<S>,
-        settings: &Settings,
-        name: &Name,
-        rules: &Rules,
-        old: Option<&Self>,
-    ) -> Self {
-        let mut settings = settings.clone();
-        settings.failure = rules.failure.unwrap_or(settings.failure);
-        let make =
-            |old: Option<&Arc<Held<S>>>, policy: &Policy, tier: Option<&Name>, part: &str| {
-                let namespace = format!("{name}{part}");
-                if let Some(old) = old.filter(|old| old.is(policy, &namespace, &settings)) {
-                    return Arc::clone(old);
-                }
-                let label = Arc::new(Label::new(
-                    name.clone(),
-                    tier.cloned(),
-                    Some(policy.clone()),
-                ));
-                let limiter = Limiter::on(
-                    Arc::clone(store),
-                    policy.clone(),
-                    namespace.into(),
-                    settings.clone(),
-                );
-                Arc::new(Held {
-                    label,
-                    to: To::Limiter(limiter),
-                })
-            };
-        let tier = |(tier, policy): (&Name, &Policy)| {
-            let part = if rules.has_shared_tiers {
+/// Prepares the rules of one named policy.
+struct RuleCompiler<'a, S: Store> {
+    store: &'a Arc<S>,
+    settings: RemoteSettings,
+    name: &'a Name,
+}
+
+impl<S: Store> RuleCompiler<'_, S> {
+    fn policy(&self, rules: &Rules, old: Option<&NamedPolicy<S>>) -> NamedPolicy<S> {
+        let old_candidate = old.and_then(|old| old.candidate.as_ref());
+        let old_default = old.map(|old| &old.default);
+        NamedPolicy {
+            name: self.name.clone(),
+            is_shadow: rules.is_shadow,
+            default: self.limit(old_default, &rules.default, None, ""),
+            tiers: self.tiers(rules, old),
+            exceptions: self.exceptions(rules, old),
+            candidate: rules
+                .candidate
+                .as_ref()
+                .map(|policy| self.limit(old_candidate, policy, None, "~~candidate")),
+            counters: old.map_or_else(Arc::default, |old| Arc::clone(&old.counters)),
+        }
+    }
+
+    fn tiers(&self, rules: &Rules, old: Option<&NamedPolicy<S>>) -> BTreeMap<Name, Arc<Rule<S>>> {
+        let compile = |(tier, policy): (&Name, &Policy)| {
+            let suffix = if rules.has_shared_tiers {
                 String::new()
             } else {
                 format!("~{tier}")
             };
             let old = old.and_then(|old| old.tiers.get(tier));
-            (tier.clone(), make(old, policy, Some(tier), &part))
+            (tier.clone(), self.limit(old, policy, Some(tier), &suffix))
         };
-        // Keys that are held to the same share it: there may be many.
-        let mut shared: Vec<Arc<Held<S>>> = Vec::new();
-        let mut exception = |key: &[u8], exception: &Exception| {
-            let old = old.and_then(|old| old.exceptions.get(key));
-            let bare = |to| {
-                Arc::new(Held {
-                    label: Arc::new(Label::new(name.clone(), None, None)),
-                    to,
-                })
-            };
-            match exception {
-                Exception::Policy(policy) => {
-                    let is_same = |held: &&Arc<Held<S>>| held.label.policy() == Some(policy);
-                    if let Some(held) = shared.iter().find(is_same) {
-                        return Arc::clone(held);
-                    }
-                    let held = make(old, policy, None, "");
-                    shared.push(Arc::clone(&held));
-                    held
-                }
-                Exception::Unlimited => bare(To::Nothing),
-                Exception::Blocked => bare(To::Blocked),
-            }
-        };
-        let old_candidate = old.and_then(|old| old.candidate.as_ref());
-        Self {
-            is_shadow: rules.is_shadow,
-            default: make(old.map(|old| &old.default), &rules.default, None, ""),
-            tiers: rules.tiers.iter().map(tier).collect(),
-            exceptions: rules
-                .exceptions
-                .iter()
-                .map(|(key, held)| (key.clone(), exception(key, held)))
-                .collect(),
-            candidate: rules
-                .candidate
-                .as_ref()
-                .map(|policy| make(old_candidate, policy, None, "~~candidate")),
-            tally: old.map_or_else(Arc::default, |old| Arc::clone(&old.tally)),
-            name: name.clone(),
-        }
+        rules.tiers.iter().map(compile).collect()
     }
 
+    fn exceptions(
+        &self,
+        rules: &Rules,
+        old: Option<&NamedPolicy<S>>,
+    ) -> HashMap<Box<[u8]>, Arc<Rule<S>>> {
+        // Keys with the same exception share one rule, since there may be many.
+        let mut shared: Vec<Arc<Rule<S>>> = Vec::new();
+        let mut compile = |key: &[u8], exception: &Exception| match exception {
+            Exception::Policy(policy) => {
+                let is_same = |rule: &&Arc<Rule<S>>| rule.label.policy() == Some(policy);
+                if let Some(rule) = shared.iter().find(is_same) {
+                    return Arc::clone(rule);
+                }
+                let old = old.and_then(|old| old.exceptions.get(key));
+                let rule = self.limit(old, policy, None, "");
+                shared.push(Arc::clone(&rule));
+                rule
+            }
+            Exception::Unlimited => self.rule(None, None, RuleAction::Allow),
+            Exception::Blocked => self.rule(None, None, RuleAction::Block),
+        };
+        rules
+            .exceptions
+            .iter()
+            .map(|(key, exception)| (key.clone(), compile(key, exception)))
+            .collect()
+    }
+
+    /// Returns a rule that limits keys, the old one if nothing has changed.
+    fn limit(
+        &self,
+        old: Option<&Arc<Rule<S>>>,
+        policy: &Policy,
+        tier: Option<&Name>,
+        suffix: &str,
+    ) -> Arc<Rule<S>> {
+        let namespace = format!("{}{suffix}", self.name);
+        if let Some(old) = old.filter(|old| old.is_same(policy, &namespace, &self.settings)) {
+            return Arc::clone(old);
+        }
+        let limiter = Limiter::on(
+            Arc::clone(self.store),
+            policy.clone(),
+            namespace.into(),
+            self.settings.clone(),
+        );
+        self.rule(tier, Some(policy), RuleAction::Limit(limiter))
+    }
+
+    fn rule(
+        &self,
+        tier: Option<&Name>,
+        policy: Option<&Policy>,
+        action: RuleAction<S>,
+    ) -> Arc<Rule<S>> {
+        let label = PolicyLabel::new(self.name.clone(), tier.cloned(), policy.cloned());
+        Arc::new(Rule {
+            label: Arc::new(label),
+            action,
+        })
+    }
+}
+
+impl<S: Store> NamedPolicy<S> {
     pub(super) fn name(&self) -> &Name {
         &self.name
     }
@@ -181,56 +207,54 @@ impl<S: Store> NamedPolicy<S> {
         self.is_shadow
     }
 
-    pub(super) fn tally(&self) -> &Arc<Tally> {
-        &self.tally
+    pub(super) fn counters(&self) -> &Arc<PolicyTally> {
+        &self.counters
     }
 
-    /// What a key, with its tenant, is held to; and whether that is an exception.
-    pub(super) fn held(&self, key: &[u8], tier: Option<&str>) -> (&Arc<Held<S>>, bool) {
+    /// Returns the rule for an encoded key, and whether it is an exception.
+    pub(super) fn rule(&self, key: &[u8], tier: Option<&str>) -> (&Arc<Rule<S>>, bool) {
         if !self.exceptions.is_empty()
-            && let Some(held) = self.exceptions.get(key)
+            && let Some(rule) = self.exceptions.get(key)
         {
-            return (held, true);
+            return (rule, true);
         }
-        (
-            tier.and_then(|tier| self.tiers.get(tier))
-                .unwrap_or(&self.default),
-            false,
-        )
+        let tier = tier.and_then(|tier| self.tiers.get(tier));
+        (tier.unwrap_or(&self.default), false)
     }
 
-    pub(super) fn candidate(&self) -> Option<&Arc<Held<S>>> {
+    pub(super) fn candidate(&self) -> Option<&Arc<Rule<S>>> {
         self.candidate.as_ref()
     }
 
-    /// Every limiter that may have counted a key.
+    /// Returns every limiter that may have counted a key.
     pub(super) fn limiters<'a>(
         &'a self,
         key: &[u8],
     ) -> impl Iterator<Item = &'a Limiter<S>> + use<'a, S> {
-        let all = [&self.default].into_iter().chain(self.tiers.values());
-        let all = all.chain(self.exceptions.get(key)).chain(&self.candidate);
-        all.filter_map(|held| match &held.to {
-            To::Limiter(limiter) => Some(limiter),
-            To::Nothing | To::Blocked => None,
-        })
+        let rules = [&self.default].into_iter().chain(self.tiers.values());
+        let rules = rules.chain(self.exceptions.get(key)).chain(&self.candidate);
+        rules.filter_map(|rule| rule.limiter())
     }
 
-    pub(super) fn counters(&self) -> PolicyCounters {
-        self.tally.snapshot(self.name.clone())
+    pub(super) fn snapshot(&self) -> PolicyCounters {
+        self.counters.snapshot(self.name.clone())
     }
 }
 
-impl<S: Store> Held<S> {
-    fn is(&self, policy: &Policy, namespace: &str, settings: &Settings) -> bool {
-        match &self.to {
-            To::Limiter(limiter) => {
-                let failure = limiter.failure_policy();
-                limiter.policy() == policy
-                    && limiter.namespace() == namespace
-                    && failure.is_none_or(|failure| failure == settings.failure)
-            }
-            To::Nothing | To::Blocked => false,
+impl<S: Store> Rule<S> {
+    pub(super) fn limiter(&self) -> Option<&Limiter<S>> {
+        match &self.action {
+            RuleAction::Limit(limiter) => Some(limiter),
+            RuleAction::Allow | RuleAction::Block => None,
         }
+    }
+
+    fn is_same(&self, policy: &Policy, namespace: &str, settings: &RemoteSettings) -> bool {
+        self.limiter().is_some_and(|limiter| {
+            let failure = limiter.failure_policy();
+            limiter.policy() == policy
+                && limiter.namespace() == namespace
+                && failure.is_none_or(|failure| failure == settings.failure)
+        })
     }
 }

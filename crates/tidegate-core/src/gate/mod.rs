@@ -1,10 +1,15 @@
-//! The gate: a book of policies on a store. What middleware and servers hold.
+//! The gate: named policies on a store. Middleware and servers use it.
+//!
+//! `compiled` prepares the policies, `decide` runs them, `verdict` is the result, `receipt`
+//! corrects it.
 
 mod compiled;
+mod counters;
 mod decide;
+mod lookup;
 mod receipt;
 mod request;
-mod tally;
+mod settle;
 mod verdict;
 
 use std::collections::BTreeSet;
@@ -14,34 +19,39 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use compiled::Compiled;
+use compiled::CompiledPolicies;
+pub use counters::PolicyCounters;
 pub use receipt::Receipt;
-pub(crate) use receipt::Taken;
-pub use request::Ask;
-pub use tally::PolicyCounters;
-pub use verdict::{Effect, Label, Ruling, Verdict};
+pub(crate) use receipt::ReceiptEntry;
+pub use request::GateCheck;
+pub use verdict::{PolicyDecision, PolicyLabel, PolicyOutcome, Verdict};
 
-use crate::book::{Book, BookError};
 use crate::clock::Clock;
 use crate::health::StoreHealth;
-use crate::limiter::{CheckError, FailurePolicy, Limiter, Settings};
+use crate::limiter::{CheckError, FailurePolicy, Limiter, RemoteSettings};
 use crate::memory::MemoryStore;
 use crate::name::Name;
 use crate::policy::{Algorithm, Limit, Policy, PolicyError, Rate};
+use crate::policy_set::{PolicySet, PolicySetError};
 use crate::store::{ANY_RATE, Store};
 
-/// A [`Book`] of policies on a store. Clones share, and the book can be exchanged while all of them are in use.
+/// Named policies on a store. Clones share their counters, and the policies can be replaced while
+/// all clones are in use.
+///
+/// For a single policy without tiers or exceptions use a [`Limiter`].
+///
+/// # Examples
 ///
 /// ```
-/// use tidegate_core::{Book, Gate, Rules};
+/// use tidegate::{PolicySet, Gate, Rules};
 ///
 /// let api = Rules::new("fixed_window 2/hour".parse()?).tier("premium", "fixed_window 4/hour".parse()?)?;
-/// let gate = Gate::memory(Book::new().with("api", api)?);
+/// let gate = Gate::memory(PolicySet::new().with("api", api)?);
 /// assert!(gate.check("api", "user:42").cost(2).now()?.is_allowed());
 /// assert!(gate.check("api", "user:42").now()?.is_denied());
-/// // Each tier counts apart.
+/// // Each tier counts separately.
 /// assert_eq!(gate.check("api", "user:42").tier("premium").now()?.remaining(), Some(3));
-/// // The same key of a tenant is somebody else.
+/// // The same key of another tenant is another client.
 /// assert!(gate.check("api", "user:42").tenant("acme").now()?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -51,127 +61,132 @@ pub struct Gate<S: Store = MemoryStore> {
 
 struct Shared<S: Store> {
     store: Arc<S>,
-    settings: Settings,
-    /// For limits that come with a request: there may be many different ones.
-    inline: Settings,
-    book: ArcSwap<Compiled<S>>,
-    /// Policies that somebody has said will be asked for. Held while books are exchanged, too.
+    settings: RemoteSettings,
+    /// The settings for limits that come with a request, of which there may be many.
+    inline: RemoteSettings,
+    policies: ArcSwap<CompiledPolicies<S>>,
+    /// Policies that must not be removed. Locked while the policies are replaced.
     in_use: Mutex<BTreeSet<Name>>,
 }
 
 impl Gate<MemoryStore> {
-    /// A gate on a memory store of its own, with [`MemoryStore::DEFAULT_MAX_KEYS`].
+    /// Creates a gate on its own memory store, with [`MemoryStore::DEFAULT_MAX_KEYS`].
     ///
     /// # Panics
-    /// If the system has not the 46 MB of address space to reserve.
+    ///
+    /// Panics if 46 MB of address space cannot be reserved.
     #[must_use]
     #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
-    pub fn memory(book: Book) -> Self {
+    pub fn memory(policies: PolicySet) -> Self {
         Self::new(
             MemoryStore::builder()
                 .build()
                 .expect("46 MB of address space"),
-            book,
+            policies,
         )
     }
 }
 
 impl<S: Store> Gate<S> {
-    /// A gate on a store.
+    /// Creates a gate on a store.
     #[must_use]
-    pub fn new(store: S, book: Book) -> Self {
-        Self::builder(store, book).build()
+    pub fn new(store: S, policies: PolicySet) -> Self {
+        Self::builder(store, policies).build()
     }
 
-    /// A gate with settings of its own.
-    pub fn builder(store: S, book: Book) -> GateBuilder<S> {
+    /// Returns a builder: for a failure policy and a deny cache.
+    pub fn builder(store: S, policies: PolicySet) -> GateBuilder<S> {
         GateBuilder {
             store,
-            book,
-            settings: Settings::default(),
+            policies,
+            settings: RemoteSettings::default(),
         }
     }
 
-    /// Replaces the book in use, whole or not at all. Policies that keep their names keep the counts of their windows and
-    /// logs. A bucket with another rate or burst is another bucket and starts full.
+    /// Replaces all policies at once. Policies that keep their names keep the counts of their
+    /// windows and logs. A bucket with another rate or burst is another bucket and starts full.
     ///
     /// # Errors
-    /// If a policy is missing that is [in use](Self::require).
-    pub fn exchange(&self, book: Book) -> Result<(), BookError> {
+    ///
+    /// Returns an error, and changes nothing, if a policy that is [required](Self::require) is
+    /// missing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{PolicySet, Gate, Rules};
+    ///
+    /// let rules = |text: &str| Ok::<_, tidegate::PolicyError>(Rules::new(text.parse()?));
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules("fixed_window 5/hour")?)?);
+    /// gate.check("api", "user:42").cost(5).now()?;
+    /// gate.replace_policies(PolicySet::new().with("api", rules("fixed_window 8/hour")?)?)?;
+    /// assert_eq!(gate.check("api", "user:42").now()?.remaining(), Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn replace_policies(&self, policies: PolicySet) -> Result<(), PolicySetError> {
         let in_use = self.shared.in_use.lock();
         if let Some(missing) = in_use
             .iter()
-            .find(|name| book.rules(name.as_str()).is_none())
+            .find(|name| policies.rules(name.as_str()).is_none())
         {
-            return Err(BookError::PolicyInUse(missing.clone()));
+            return Err(PolicySetError::PolicyInUse(missing.clone()));
         }
-        let old = self.shared.book.load();
-        let new = Compiled::new(&self.shared.store, &self.shared.settings, book, Some(&old));
-        self.shared.book.store(Arc::new(new));
+        let old = self.shared.policies.load();
+        let new = CompiledPolicies::new(
+            &self.shared.store,
+            &self.shared.settings,
+            policies,
+            Some(&old),
+        );
+        self.shared.policies.store(Arc::new(new));
         Ok(())
     }
 
-    /// Another gate on the same store, with the same settings and a book of its own. Policies of one name count together.
+    /// Returns another gate on the same store, with the same settings and its own policies.
+    /// Policies of the same name share counters.
     #[must_use]
-    pub fn with_book(&self, book: Book) -> Self {
+    pub fn with_policies(&self, policies: PolicySet) -> Self {
+        self.derived(policies, None, BTreeSet::new())
+    }
+
+    /// Returns the gate that replaces this one with other policies, on the same store and with the
+    /// same counters. A server swaps it together with the rest of its configuration.
+    #[must_use]
+    pub fn updated(&self, policies: PolicySet) -> Self {
+        let in_use = self.shared.in_use.lock().clone();
+        self.derived(policies, Some(&self.shared.policies.load()), in_use)
+    }
+
+    fn derived(
+        &self,
+        policies: PolicySet,
+        old: Option<&CompiledPolicies<S>>,
+        in_use: BTreeSet<Name>,
+    ) -> Self {
         let shared = &self.shared;
-        let book =
-            ArcSwap::from_pointee(Compiled::new(&shared.store, &shared.settings, book, None));
-        let (store, settings, inline) = (
-            Arc::clone(&shared.store),
-            shared.settings.clone(),
-            shared.inline.clone(),
-        );
+        let compiled = CompiledPolicies::new(&shared.store, &shared.settings, policies, old);
         Self {
             shared: Arc::new(Shared {
-                store,
-                settings,
-                inline,
-                book,
-                in_use: Mutex::default(),
+                store: Arc::clone(&shared.store),
+                settings: shared.settings.clone(),
+                inline: shared.inline.clone(),
+                policies: ArcSwap::from_pointee(compiled),
+                in_use: Mutex::new(in_use),
             }),
         }
     }
 
-    /// What is to take this gate's place, under another book: on the same store, and counting on where this one is. What a
-    /// server exchanges together with all else that is configured.
-    #[must_use]
-    pub fn renewed(&self, book: Book) -> Self {
-        let shared = &self.shared;
-        let old = shared.book.load();
-        let book = ArcSwap::from_pointee(Compiled::new(
-            &shared.store,
-            &shared.settings,
-            book,
-            Some(&old),
-        ));
-        let (store, settings, inline) = (
-            Arc::clone(&shared.store),
-            shared.settings.clone(),
-            shared.inline.clone(),
-        );
-        let in_use = Mutex::new(shared.in_use.lock().clone());
-        Self {
-            shared: Arc::new(Shared {
-                store,
-                settings,
-                inline,
-                book,
-                in_use,
-            }),
-        }
-    }
-
-    /// Returns a limiter on the same store, with the same settings, for limits that come with a request. Its keys must come
-    /// from `composed_key`.
+    /// Returns a limiter on the same store and with the same settings, for limits that come with a
+    /// request. Its keys must be encoded by `encoded_key`.
     #[doc(hidden)] // For Tidegate's own servers.
     #[must_use]
     pub fn limiter(&self, policy: Policy) -> Limiter<S> {
         self.limiter_in("", policy)
     }
 
-    /// Returns a limiter for a bucket whose rate comes with each request. A key has one bucket, whatever the rate. It is
-    /// never brought back to a smaller capacity: a request under one is denied until the bucket has room under it.
+    /// Returns a limiter for a bucket whose rate comes with each request. A key has one bucket,
+    /// whatever the rate. It is never clamped to a smaller capacity: a request under one is denied
+    /// until it fits.
     #[doc(hidden)] // For Tidegate's own servers.
     #[must_use]
     pub fn bucket(&self, limit: BucketLimit) -> Limiter<S> {
@@ -187,68 +202,76 @@ impl<S: Store> Gate<S> {
         )
     }
 
-    /// Says that a policy will be asked for, so that it is missed now and not at a request; from now on no book can take
-    /// the place of this one that has not got it.
+    /// Declares that a policy is in use, so that a missing policy is reported now and not at a
+    /// request. From now on [`replace_policies`](Self::replace_policies) refuses a set without it.
     ///
     /// # Errors
-    /// If there is no such policy.
+    ///
+    /// Returns an error if the policy does not exist.
     pub fn require(&self, policy: &str) -> Result<(), CheckError> {
         let mut in_use = self.shared.in_use.lock();
-        let book = self.shared.book.load();
-        in_use.insert(book.policy(policy)?.name().clone());
+        let policies = self.shared.policies.load();
+        in_use.insert(policies.policy(policy)?.name().clone());
         Ok(())
     }
 
-    /// Whether there is a policy of this name.
+    /// Checks that a policy exists.
     ///
     /// # Errors
-    /// If there is not: with the names there are.
-    pub fn knows(&self, policy: &str) -> Result<(), CheckError> {
-        self.shared.book.load().policy(policy).map(drop)
+    ///
+    /// Returns an error that lists the existing names if it does not.
+    pub fn ensure_policy(&self, policy: &str) -> Result<(), CheckError> {
+        self.shared.policies.load().policy(policy).map(drop)
     }
 
-    /// The book in use.
+    /// Returns the current policies.
     #[must_use]
-    pub fn book(&self) -> Book {
-        self.shared.book.load().book().clone()
+    pub fn policies(&self) -> PolicySet {
+        self.shared.policies.load().set().clone()
     }
 
-    /// The store it keeps its records in.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.shared.store
     }
 
-    /// May this request go on? It costs 1; [`Ask::cost`] says otherwise.
-    pub fn check<'a, K: AsRef<[u8]> + ?Sized>(&'a self, policy: &'a str, key: &'a K) -> Ask<'a, S> {
-        Ask::new(self, policy, key.as_ref())
+    /// Checks a request of cost 1 under a policy. Use [`GateCheck::cost`] for another cost.
+    pub fn check<'a, K: AsRef<[u8]> + ?Sized>(
+        &'a self,
+        policy: &'a str,
+        key: &'a K,
+    ) -> GateCheck<'a, S> {
+        GateCheck::new(self, policy, key.as_ref())
     }
 
-    /// What each policy has answered so far, in the order of their names.
+    /// Returns the counters of each policy, sorted by name.
     #[must_use]
     pub fn counters(&self) -> Vec<PolicyCounters> {
-        let book = self.shared.book.load();
-        book.policies()
-            .map(compiled::NamedPolicy::counters)
+        let policies = self.shared.policies.load();
+        policies
+            .policies()
+            .map(compiled::NamedPolicy::snapshot)
             .collect()
     }
 
-    /// How the store is, as seen from here; `None` in memory.
+    /// Returns the health of the store as seen from this process, or `None` in memory.
     #[must_use]
     pub fn store_health(&self) -> Option<StoreHealth> {
         self.shared.store.health()
     }
 }
 
-/// A policy of one gcra limit: a bucket, and nothing else.
+/// A bucket: a policy of exactly one gcra limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketLimit(Policy);
 
 impl BucketLimit {
-    /// A bucket of `burst` that is refilled at a rate.
+    /// Creates a bucket of `burst` that is refilled at `rate`.
     ///
     /// # Errors
-    /// If a number is out of bounds.
+    ///
+    /// Returns an error if a number is out of bounds.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, PolicyError> {
         let policy = Policy::new([Limit::new(Algorithm::Gcra, rate).burst(burst)])?;
         Ok(Self(policy.with_any_rate().unwrap_or(policy)))
@@ -265,57 +288,60 @@ impl<S: Store> Clone for Gate<S> {
 
 impl<S: Store> fmt::Debug for Gate<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.book().names().map(ToString::to_string).collect();
+        let names: Vec<String> = self.policies().names().map(ToString::to_string).collect();
         f.debug_struct("Gate")
             .field("policies", &names)
             .finish_non_exhaustive()
     }
 }
 
-/// What configures a [`Gate`] on a remote store. In memory there is nothing that these settings could do.
+/// A builder for [`Gate`]. The settings only have an effect on a remote store.
 #[must_use]
 pub struct GateBuilder<S: Store> {
     store: S,
-    book: Book,
-    settings: Settings,
+    policies: PolicySet,
+    settings: RemoteSettings,
 }
 
 impl<S: Store> GateBuilder<S> {
-    /// What is answered when the store cannot, by policies that do not say; [`FailurePolicy::Local`] where not given.
+    /// Sets the failure policy of policies without their own. The default is
+    /// [`FailurePolicy::Local`].
     pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
         self.settings.failure = failure;
         self
     }
 
-    /// How many denials of each policy are remembered; 16,384 where not given, none with 0.
+    /// Sets the number of denials cached for each policy. The default is 16,384; 0 disables the
+    /// cache.
     pub fn deny_cache(mut self, keys: usize) -> Self {
         self.settings.deny_cache = keys;
         self
     }
 
-    /// The clock that remembered denials and local decisions go by; the system's where not given.
+    /// Sets the clock for the deny cache and for local decisions. The default is the system's.
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.settings.clock = clock.into();
         self
     }
 
-    /// The gate.
+    /// Creates the gate.
     #[must_use]
     pub fn build(self) -> Gate<S> {
         let Self {
             store,
-            book,
+            policies,
             settings,
         } = self;
         let store = Arc::new(store);
-        let book = ArcSwap::from_pointee(Compiled::new(&store, &settings, book, None));
+        let policies =
+            ArcSwap::from_pointee(CompiledPolicies::new(&store, &settings, policies, None));
         let inline = settings.sharing_denials();
         Gate {
             shared: Arc::new(Shared {
                 store,
                 settings,
                 inline,
-                book,
+                policies,
                 in_use: Mutex::default(),
             }),
         }

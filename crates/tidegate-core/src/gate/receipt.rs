@@ -1,10 +1,10 @@
-//! By what a request took, some of it can be given back.
+//! Receipts: give back or correct the cost of an admitted request.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::tally::Tally;
+use super::counters::PolicyTally;
 use super::verdict::Verdict;
 use crate::algorithm::Claims;
 use crate::blocking;
@@ -17,98 +17,112 @@ use crate::record::Settlement;
 use crate::store::Store;
 use crate::subject::KeyBytes;
 
-/// A receipt for what a request took. It settles once: in part by [`settle`](Self::settle) or whole by
-/// [`give_back`](Self::give_back). Dropped, the request keeps what it took.
+/// A receipt for the cost of an admitted request.
 ///
-/// Each limit gives back only what it still counts of this request: nothing once its window has ended or its bucket has
-/// refilled.
+/// It settles once: to the actual cost with [`settle`](Self::settle), or to 0 with
+/// [`give_back`](Self::give_back). If it is dropped, the cost stays taken.
+///
+/// Each limit gives back only what it still counts of this request: nothing once its window has
+/// ended or its bucket has refilled.
+///
+/// # Examples
 ///
 /// ```
-/// use tidegate_core::Limiter;
+/// use tidegate::Limiter;
 ///
 /// let limiter = Limiter::memory("fixed_window 100/hour".parse()?);
 /// let (decision, receipt) = limiter.check("user:42").cost(10).with_receipt().now()?;
 /// assert_eq!(decision.remaining(), 90);
-/// // It cost less than expected.
+/// // The request cost less than estimated.
 /// let after = receipt.settle_now(4)?;
 /// assert_eq!(after[0].remaining(), 96);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "what is not given back stays taken"]
 pub struct Receipt<S: Store> {
-    taken: SmallVec<[Taken<S>; 2]>,
+    entries: SmallVec<[ReceiptEntry<S>; 2]>,
 }
 
-/// What was taken from one key.
-pub(crate) struct Taken<S: Store> {
+/// The cost taken from one key.
+pub(crate) struct ReceiptEntry<S: Store> {
     pub(crate) limiter: Limiter<S>,
     pub(crate) key: KeyBytes,
     pub(crate) cost: Cost,
-    /// Where it is counted.
+    /// The places where it is counted.
     pub(crate) claims: Claims,
-    /// Set where the store was not available and the request was counted in its place.
-    pub(crate) locally: Option<Degraded>,
-    /// Counts what is given back; `None` for shadows and candidates.
-    pub(crate) tally: Option<Arc<Tally>>,
+    /// Set if the failure policy counted the request locally.
+    pub(crate) degraded: Option<Degraded>,
+    /// Counts refunds; `None` for shadows and candidates.
+    pub(crate) counters: Option<Arc<PolicyTally>>,
 }
 
 impl<S: Store> Receipt<S> {
-    pub(crate) fn new(taken: SmallVec<[Taken<S>; 2]>) -> Self {
-        Self { taken }
+    pub(crate) fn new(entries: SmallVec<[ReceiptEntry<S>; 2]>) -> Self {
+        Self { entries }
     }
 
-    /// Whether nothing was taken.
+    /// Returns `true` if nothing was taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.taken.is_empty()
+        self.entries.is_empty()
     }
 
-    /// Gives everything back, of a request that was admitted and then turned away because it would have had to wait for too
-    /// long.
+    /// Gives everything back, and counts the request as turned away because its delay was too long.
     pub fn turn_away(self) {
-        for tally in self.taken.iter().filter_map(|taken| taken.tally.as_ref()) {
-            tally.turned_away();
+        for counters in self
+            .entries
+            .iter()
+            .filter_map(|entry| entry.counters.as_ref())
+        {
+            counters.count_turned_away();
         }
         self.give_back();
     }
 
-    /// Gives everything back, in the background: on a remote store it is on its way when this returns.
+    /// Gives everything back in the background. On a remote store, the call is queued when this
+    /// returns.
     pub fn give_back(self) {
         self.settle(Cost::ZERO);
     }
 
-    /// Corrects the request to its actual cost, in the background: on a remote store it is on its way when this returns.
+    /// Corrects the request to its actual cost in the background. On a remote store, the call is
+    /// queued when this returns.
     ///
-    /// If the actual cost is lower, each limit gives back the difference as far as it still counts there. If it is higher,
-    /// the difference is taken as far as there is room.
+    /// If the actual cost is lower, each limit gives back the difference as far as it still counts
+    /// there. If it is higher, the difference is taken as far as there is room.
     pub fn settle(self, actual: Cost) {
-        let open = self.taken.into_iter().filter(|taken| taken.cost != actual);
-        let open: SmallVec<[Taken<S>; 2]> = open.collect();
+        let open = self
+            .entries
+            .into_iter()
+            .filter(|entry| entry.cost != actual);
+        let open: SmallVec<[ReceiptEntry<S>; 2]> = open.collect();
         let Some(first) = open.first() else { return };
         let limiter = first.limiter.clone();
         limiter.store().detach(async move {
-            for taken in open {
-                let _ = taken.settle(actual).await;
+            for entry in open {
+                let _ = entry.settle(actual).await;
             }
         });
     }
 
-    /// Corrects the request to its actual cost like [`settle`](Self::settle), and returns the decision of a request of cost
-    /// 0 made right after, one for each limiter that the request took from.
+    /// Corrects the request to its actual cost. Returns the decision of a request of cost 0 made
+    /// right after, one for each limiter that the request took from.
     ///
     /// # Errors
-    /// If the cost is invalid, or the store could not answer. Then what was taken stays taken, as far as is known.
+    ///
+    /// Returns an error if the cost is invalid, or if the store could not answer. The cost then
+    /// stays taken as far as is known.
     pub async fn settle_and_look<C>(self, actual: C) -> Result<Vec<Decision>, CheckError>
     where
         C: TryInto<Cost, Error: Into<CostError>>,
     {
         let actual = actual.try_into().map_err(Into::into)?;
-        let mut decisions = Vec::with_capacity(self.taken.len());
+        let mut decisions = Vec::with_capacity(self.entries.len());
         let mut failure = None;
-        for taken in self.taken {
-            match taken.settle(actual).await {
+        for entry in self.entries {
+            match entry.settle(actual).await {
                 Ok(decision) => decisions.push(decision),
-                // The others are settled all the same.
+                // The other limiters are settled all the same.
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
@@ -117,10 +131,11 @@ impl<S: Store> Receipt<S> {
 }
 
 impl Receipt<MemoryStore> {
-    /// [`settle_and_look`](Self::settle_and_look) at once, in memory.
+    /// [`settle_and_look`](Self::settle_and_look) in memory, without a future.
     ///
     /// # Errors
-    /// If the cost is invalid. Then what was taken stays taken.
+    ///
+    /// Returns an error if the cost is invalid. The cost then stays taken.
     pub fn settle_now<C>(self, actual: C) -> Result<Vec<Decision>, CheckError>
     where
         C: TryInto<Cost, Error: Into<CostError>>,
@@ -129,21 +144,21 @@ impl Receipt<MemoryStore> {
     }
 }
 
-/// An answer on its way to who asked. Dropped on the way, because nobody waits for it any more, it gives back.
-pub(super) struct Unclaimed<S: Store>(Option<Result<(Verdict, Receipt<S>), CheckError>>);
+/// A result on its way to the caller. If it is dropped on the way, everything taken is given back.
+pub(super) struct Undelivered<S: Store>(Option<Result<(Verdict, Receipt<S>), CheckError>>);
 
-impl<S: Store> Unclaimed<S> {
-    pub(super) fn of(answer: Result<(Verdict, Receipt<S>), CheckError>) -> Self {
+impl<S: Store> Undelivered<S> {
+    pub(super) fn new(answer: Result<(Verdict, Receipt<S>), CheckError>) -> Self {
         Self(Some(answer))
     }
 
-    pub(super) fn claimed(mut self) -> Result<(Verdict, Receipt<S>), CheckError> {
-        // There until it is claimed, which is once.
+    pub(super) fn deliver(mut self) -> Result<(Verdict, Receipt<S>), CheckError> {
+        // Present until it is delivered, which happens once.
         self.0.take().unwrap_or_else(|| Err(EmptyKey.into()))
     }
 }
 
-impl<S: Store> Drop for Unclaimed<S> {
+impl<S: Store> Drop for Undelivered<S> {
     fn drop(&mut self) {
         if let Some(Ok((_, receipt))) = self.0.take() {
             receipt.give_back();
@@ -151,26 +166,26 @@ impl<S: Store> Drop for Unclaimed<S> {
     }
 }
 
-impl<S: Store> Taken<S> {
+impl<S: Store> ReceiptEntry<S> {
     async fn settle(&self, actual: Cost) -> Result<Decision, CheckError> {
         let key = Key::new(&self.key)?;
-        if let (Some(extra), Some(tally)) = (actual.checked_sub(self.cost), &self.tally)
+        if let (Some(extra), Some(counters)) = (actual.checked_sub(self.cost), &self.counters)
             && extra > Cost::ZERO
         {
             let taken = self.limiter.check(&self.key[..]).cost(extra).await?;
             if taken.is_allowed() {
                 return Ok(taken);
             }
-            tally.unsettled();
-        } else if let Some(tally) = &self.tally {
-            tally.refund();
+            counters.count_unsettled();
+        } else if let Some(counters) = &self.counters {
+            counters.count_refund();
         }
         let settlement = Settlement {
             claims: &self.claims,
             taken: self.cost,
             actual,
         };
-        Ok(self.limiter.settle(key, &settlement, self.locally).await?)
+        Ok(self.limiter.settle(key, &settlement, self.degraded).await?)
     }
 }
 

@@ -1,9 +1,9 @@
-//! What a gate is asked. Nothing happens until `.now()` (in memory), `.await` or `.wait()` (on any store).
+//! The operations of a gate. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
 
 use std::future::IntoFuture;
 use std::pin::Pin;
 
-use super::{Gate, Receipt, Verdict};
+use super::{Gate, Verdict};
 use crate::blocking;
 use crate::cost::{Cost, CostError};
 use crate::limiter::CheckError;
@@ -11,16 +11,17 @@ use crate::memory::MemoryStore;
 use crate::store::Store;
 use crate::subject::Subject;
 
-/// One request under one named policy. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+/// One request under one named policy. Nothing happens until `.now()` (in memory), `.await` or
+/// `.wait()`.
 #[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
 #[derive(Debug)]
-pub struct Ask<'a, S: Store> {
+pub struct GateCheck<'a, S: Store> {
     gate: &'a Gate<S>,
     subject: Subject<'a>,
     cost: Result<Cost, CostError>,
 }
 
-impl<'a, S: Store> Ask<'a, S> {
+impl<'a, S: Store> GateCheck<'a, S> {
     pub(super) fn new(gate: &'a Gate<S>, policy: &'a str, key: &'a [u8]) -> Self {
         Self {
             gate,
@@ -29,19 +30,20 @@ impl<'a, S: Store> Ask<'a, S> {
         }
     }
 
-    /// What the request takes: an integer, a decimal of at most three places, or a [`Cost`]. 0 looks without taking.
+    /// Sets the cost: an integer, a decimal with up to three places, or a [`Cost`]. 0 looks without
+    /// taking.
     pub fn cost<C: TryInto<Cost, Error: Into<CostError>>>(mut self, cost: C) -> Self {
         self.cost = cost.try_into().map_err(Into::into);
         self
     }
 
-    /// Of which tier the key is; the default holds for one that the policy does not name.
+    /// Sets the tier of the key. An unknown tier uses the default limits.
     pub fn tier(mut self, tier: &'a str) -> Self {
         self.subject.tier = Some(tier);
         self
     }
 
-    /// The tenant of the key: the same key of another tenant counts apart.
+    /// Sets the tenant of the key. The same key of another tenant counts separately.
     pub fn tenant(mut self, tenant: &'a str) -> Self {
         self.subject.tenant = Some(tenant);
         self
@@ -55,60 +57,38 @@ impl<'a, S: Store> Ask<'a, S> {
         self.gate.decide(&[subject]).await
     }
 
-    /// Decides, and holds this thread up meanwhile: for programs without an async runtime.
+    /// Runs the check, blocking the current thread. For programs without an async runtime.
     ///
     /// # Errors
-    /// If there is no such policy, the key is empty, the cost is not one, or this thread runs async tasks. Then nothing is
-    /// taken.
+    ///
+    /// Returns an error if the policy does not exist, if the key is empty, if the cost is invalid,
+    /// or if the current thread runs async tasks. Nothing is taken then.
     pub fn wait(self) -> Result<Verdict, CheckError> {
         self.gate.store().block_on(self.answer())?
     }
 }
 
-impl Ask<'_, MemoryStore> {
-    /// Decides.
+impl GateCheck<'_, MemoryStore> {
+    /// Runs the check.
     ///
     /// # Errors
-    /// If there is no such policy, the key is empty or the cost is not one. Then nothing is taken.
+    ///
+    /// Returns an error if the policy does not exist, the key is empty, or the cost is invalid.
+    /// Nothing is taken then.
     pub fn now(self) -> Result<Verdict, CheckError> {
         let subject = Subject {
             cost: self.cost?,
             ..self.subject
         };
-        let gate = self.gate;
-        gate.decide_one(&[subject])
-            .unwrap_or_else(|| blocking::ready(gate.decide(&[subject])))
+        blocking::ready(self.gate.decide(&[subject]))
     }
 }
 
-impl<'a, S: Store> IntoFuture for Ask<'a, S> {
+impl<'a, S: Store> IntoFuture for GateCheck<'a, S> {
     type Output = Result<Verdict, CheckError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.answer())
-    }
-}
-
-impl<S: Store> Gate<S> {
-    /// [`decide`](Self::decide) at once, where the store is in this process; `None` where it is not.
-    #[must_use]
-    pub fn decide_at_once(&self, subjects: &[Subject<'_>]) -> Option<Result<Verdict, CheckError>> {
-        if self.store().is_remote() {
-            return None;
-        }
-        Some(
-            self.decide_one(subjects)
-                .unwrap_or_else(|| blocking::ready(self.decide(subjects))),
-        )
-    }
-
-    /// [`admit`](Self::admit) at once, where the store is in this process; `None` where it is not.
-    #[must_use]
-    pub fn admit_at_once(
-        &self,
-        subjects: &[Subject<'_>],
-    ) -> Option<Result<(Verdict, Receipt<S>), CheckError>> {
-        (!self.store().is_remote()).then(|| blocking::ready(self.admit(subjects)))
     }
 }

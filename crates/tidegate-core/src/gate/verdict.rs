@@ -1,4 +1,4 @@
-//! What a gate answers.
+//! Verdicts: the result of a gate's check.
 
 use std::time::Duration;
 
@@ -8,175 +8,193 @@ use crate::decision::{Decision, Degraded, Outcome};
 use crate::name::Name;
 use crate::policy::Policy;
 
-/// The answer to a request that one policy or several were asked about: it may go on if none that is enforced denies it.
+/// The result of a request under one or more policies. It may proceed if no enforced policy denies
+/// it.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{PolicySet, Gate, Rules};
+///
+/// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+/// gate.check("api", "user:42").now()?;
+/// let verdict = gate.check("api", "user:42").now()?;
+/// assert!(verdict.is_denied());
+/// assert_eq!(verdict.denial().unwrap().label().name().as_str(), "api");
+/// assert_eq!(verdict.retry_after().unwrap().as_secs_f64().ceil(), 60.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    pub(super) rulings: SmallVec<[Ruling; 1]>,
+    pub(super) decisions: SmallVec<[PolicyDecision; 1]>,
 }
 
-/// What one named policy says of a request.
+/// The decision of one named policy.
 #[derive(Clone, Debug)]
-pub struct Ruling {
-    pub(super) label: std::sync::Arc<Label>,
-    pub(super) effect: Effect,
+pub struct PolicyDecision {
+    pub(super) label: std::sync::Arc<PolicyLabel>,
+    pub(super) outcome: PolicyOutcome,
     pub(super) is_shadow: bool,
     pub(super) candidate: Option<Box<Decision>>,
 }
 
-/// Which policy of the book was applied.
+/// The policy, tier and limits that were applied.
 #[derive(Debug)]
-pub struct Label {
+pub struct PolicyLabel {
     name: Name,
     tier: Option<Name>,
     policy: Option<Policy>,
 }
 
-/// What a policy does to a request.
+/// The outcome of one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// It is held to limits, with this result.
+pub enum PolicyOutcome {
+    /// The key is limited, with this decision.
     Limited(Decision),
     /// The key has no limit.
     Unlimited,
-    /// The key may do nothing.
+    /// The key is blocked.
     Blocked,
-    /// It was not asked, because another policy denies for certain.
+    /// The policy was not asked, because another one denied for certain.
     NotAsked,
 }
 
-impl Label {
-    /// Of a policy by its name, a tier of it, and the limits that hold there.
+impl PolicyLabel {
+    /// Creates a label from a policy's name, its tier and the limits that apply.
     #[must_use]
     pub fn new(name: Name, tier: Option<Name>, policy: Option<Policy>) -> Self {
         Self { name, tier, policy }
     }
 
-    /// The policy's name in the book.
+    /// Returns the policy's name.
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The tier that was applied; `None` for the default and for exceptions.
+    /// Returns the tier that was applied, or `None` for the default and for exceptions.
     #[must_use]
     pub fn tier(&self) -> Option<&Name> {
         self.tier.as_ref()
     }
 
-    /// The limits that were applied; `None` for a key that has none or is blocked.
+    /// Returns the limits that were applied, or `None` if the key is unlimited or blocked.
     #[must_use]
     pub fn policy(&self) -> Option<&Policy> {
         self.policy.as_ref()
     }
 }
 
-impl Ruling {
-    /// Which policy it is of.
+impl PolicyDecision {
+    /// Returns the policy that decided.
     #[must_use]
-    pub fn label(&self) -> &Label {
+    pub fn label(&self) -> &PolicyLabel {
         &self.label
     }
 
-    /// The same, shared.
+    /// Returns the label for sharing.
     #[must_use]
-    pub fn shared_label(&self) -> std::sync::Arc<Label> {
+    pub fn shared_label(&self) -> std::sync::Arc<PolicyLabel> {
         std::sync::Arc::clone(&self.label)
     }
 
-    /// What it says.
+    /// Returns the outcome.
     #[must_use]
-    pub fn effect(&self) -> Effect {
-        self.effect
+    pub fn outcome(&self) -> PolicyOutcome {
+        self.outcome
     }
 
-    /// The decision, where the key is held to limits and was asked about.
+    /// Returns the decision, if the key is limited and the policy was asked.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
-        match &self.effect {
-            Effect::Limited(decision) => Some(decision),
-            Effect::Unlimited | Effect::Blocked | Effect::NotAsked => None,
+        match &self.outcome {
+            PolicyOutcome::Limited(decision) => Some(decision),
+            PolicyOutcome::Unlimited | PolicyOutcome::Blocked | PolicyOutcome::NotAsked => None,
         }
     }
 
-    /// Whether it is counted and reported only.
+    /// Returns `true` if the policy is in shadow mode.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.is_shadow
     }
 
-    /// Whether it would deny, were it enforced.
+    /// Returns `true` if the policy denies the request or, in shadow mode, would deny it.
     #[must_use]
     pub fn would_deny(&self) -> bool {
-        match &self.effect {
-            Effect::Limited(decision) => decision.is_denied(),
-            Effect::Blocked => true,
-            Effect::Unlimited | Effect::NotAsked => false,
+        match &self.outcome {
+            PolicyOutcome::Limited(decision) => decision.is_denied(),
+            PolicyOutcome::Blocked => true,
+            PolicyOutcome::Unlimited | PolicyOutcome::NotAsked => false,
         }
     }
 
-    /// Whether it denies.
+    /// Returns `true` if the policy denies the request.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         !self.is_shadow && self.would_deny()
     }
 
-    /// What the policy's candidate would have decided.
+    /// Returns the decision of the policy's candidate.
     #[must_use]
     pub fn candidate(&self) -> Option<&Decision> {
         self.candidate.as_deref()
     }
 
-    /// How long it denies for; never is longest.
+    /// Returns how long the policy denies; never is longest.
     fn denied_for(&self) -> Option<Duration> {
-        match self.effect {
-            Effect::Limited(decision) => match decision.outcome() {
+        match self.outcome {
+            PolicyOutcome::Limited(decision) => match decision.outcome() {
                 Outcome::Denied { retry_after } => Some(retry_after),
                 Outcome::NeverAllowed => Some(Duration::MAX),
                 Outcome::Allowed { .. } => None,
             },
-            Effect::Blocked => Some(Duration::MAX),
-            Effect::Unlimited | Effect::NotAsked => None,
+            PolicyOutcome::Blocked => Some(Duration::MAX),
+            PolicyOutcome::Unlimited | PolicyOutcome::NotAsked => None,
         }
     }
 }
 
 impl Verdict {
-    /// Of one decision that was made beside a gate.
+    /// Creates a verdict from a decision that was made outside a gate.
     #[must_use]
-    pub fn of_one(label: std::sync::Arc<Label>, decision: Decision) -> Self {
-        let ruling = Ruling {
+    pub fn of_one(label: std::sync::Arc<PolicyLabel>, decision: Decision) -> Self {
+        let decision = PolicyDecision {
             label,
-            effect: Effect::Limited(decision),
+            outcome: PolicyOutcome::Limited(decision),
             is_shadow: false,
             candidate: None,
         };
         Self {
-            rulings: SmallVec::from_buf([ruling]),
+            decisions: SmallVec::from_buf([decision]),
         }
     }
 
-    /// What each policy says, in the order that they were asked in.
+    /// Returns the decision of each policy, in the order of the request.
     #[must_use]
-    pub fn rulings(&self) -> &[Ruling] {
-        &self.rulings
+    pub fn decisions(&self) -> &[PolicyDecision] {
+        &self.decisions
     }
 
-    /// Whether the request may go on.
+    /// Returns `true` if the request may proceed.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         !self.is_denied()
     }
 
-    /// Whether the request may not go on, now or ever.
+    /// Returns `true` if the request must not proceed.
     #[must_use]
     pub fn is_denied(&self) -> bool {
-        self.rulings.iter().any(Ruling::is_denied)
+        self.decisions.iter().any(PolicyDecision::is_denied)
     }
 
-    /// Of the policies that deny, the one that does so for longest; the first on a tie.
+    /// Returns the policy that denies for the longest time, the first on a tie.
     #[must_use]
-    pub fn denial(&self) -> Option<&Ruling> {
-        let mut denials = self.rulings.iter().filter(|ruling| ruling.is_denied());
+    pub fn denial(&self) -> Option<&PolicyDecision> {
+        let mut denials = self
+            .decisions
+            .iter()
+            .filter(|decision| decision.is_denied());
         let first = denials.next()?;
         Some(denials.fold(first, |longest, next| {
             if next.denied_for() > longest.denied_for() {
@@ -187,13 +205,15 @@ impl Verdict {
         }))
     }
 
-    /// The policies that deny.
-    pub fn denials(&self) -> impl Iterator<Item = &Ruling> {
-        self.rulings.iter().filter(|ruling| ruling.is_denied())
+    /// Returns the policies that deny.
+    pub fn denials(&self) -> impl Iterator<Item = &PolicyDecision> {
+        self.decisions
+            .iter()
+            .filter(|decision| decision.is_denied())
     }
 
-    /// The shortest wait after which this same request is allowed by all, if nothing else comes; `None` if it was allowed
-    /// or never will be.
+    /// Returns the shortest wait after which all policies allow the same request if nothing else
+    /// happens. Returns `None` if it was allowed, or can never be allowed.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.denial()?
@@ -201,53 +221,54 @@ impl Verdict {
             .filter(|wait| *wait < Duration::MAX)
     }
 
-    /// Of the policies that are enforced, the one with the least remaining; the first on a tie. On a denial, the one that
-    /// denies for longest.
+    /// Returns the policy to report: the one that denies for the longest time, or else the enforced
+    /// policy with the least remaining; the first on a tie.
     #[must_use]
-    pub fn nearest(&self) -> Option<&Ruling> {
+    pub fn nearest(&self) -> Option<&PolicyDecision> {
         if let Some(denial) = self.denial() {
             return Some(denial);
         }
-        let left = |ruling: &&Ruling| ruling.decision().map(Decision::remaining);
-        self.rulings
+        let left = |decision: &&PolicyDecision| decision.decision().map(Decision::remaining);
+        self.decisions
             .iter()
-            .filter(|ruling| !ruling.is_shadow && ruling.decision().is_some())
+            .filter(|decision| !decision.is_shadow && decision.decision().is_some())
             .min_by_key(left)
     }
 
-    /// How many requests of cost 1 would be allowed right now, after this one; `None` where nothing is limited.
+    /// Returns the number of requests of cost 1 that would be allowed right now, after this one.
+    /// Returns `None` if nothing limits the key.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         Some(self.nearest()?.decision()?.remaining())
     }
 
-    /// Of the policies that are enforced, the one in whose queue the request waits for longest.
+    /// Returns the enforced policy in whose queue the request waits the longest.
     #[must_use]
-    pub fn longest_delayed(&self) -> Option<&Ruling> {
-        let delay = |ruling: &&Ruling| ruling.decision().map(Decision::delay);
-        self.rulings
+    pub fn longest_delayed(&self) -> Option<&PolicyDecision> {
+        let delay = |decision: &&PolicyDecision| decision.decision().map(Decision::delay);
+        self.decisions
             .iter()
-            .filter(|ruling| !ruling.is_shadow)
+            .filter(|decision| !decision.is_shadow)
             .max_by_key(delay)
     }
 
-    /// How long the request waits in the queues of the leaky buckets that admitted it.
+    /// Returns how long the request waits in the queues of the leaky buckets that admitted it.
     #[must_use]
     pub fn delay(&self) -> Duration {
-        let enforced = self.rulings.iter().filter(|ruling| !ruling.is_shadow);
+        let enforced = self.decisions.iter().filter(|decision| !decision.is_shadow);
         enforced
-            .filter_map(Ruling::decision)
+            .filter_map(PolicyDecision::decision)
             .map(Decision::delay)
             .max()
             .unwrap_or(Duration::ZERO)
     }
 
-    /// Why an answer was given without the store, if one that is enforced was.
+    /// Returns the reason if the failure policy answered for an enforced policy.
     #[must_use]
     pub fn degraded(&self) -> Option<Degraded> {
-        self.rulings
+        self.decisions
             .iter()
-            .filter(|ruling| !ruling.is_shadow)
-            .find_map(|ruling| ruling.decision()?.degraded())
+            .filter(|decision| !decision.is_shadow)
+            .find_map(|decision| decision.decision()?.degraded())
     }
 }

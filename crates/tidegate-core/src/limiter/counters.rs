@@ -1,46 +1,48 @@
-//! Counts of what a limiter on a remote store answered.
+//! Counters of the decisions of a limiter on a remote store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::decision::{Decision, Degraded, Verdict};
+use crate::decision::{Decision, Degraded, OutcomeKind};
 use crate::health::StoreHealth;
 
-/// What a limiter answered, and how its store is. A snapshot; counts are since the limiter was made, together with all
-/// that were made of it by [`with_policy`](crate::Limiter::with_policy).
+/// The decisions of a limiter so far, and the health of its store.
+///
+/// This is a snapshot. Counts are since the limiter was created, and include all limiters derived
+/// from it by [`with_policy`](crate::Limiter::with_policy).
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Requests that were allowed, degraded ones among them.
+    /// Allowed requests, including degraded ones.
     pub allowed: u64,
-    /// Requests that were denied, degraded ones among them.
+    /// CachedDenial requests, including degraded ones.
     pub denied: u64,
-    /// Requests that cost more than the whole capacity.
+    /// Requests whose cost exceeded the capacity.
     pub never_allowed: u64,
-    /// Of the denied ones, those that the store was not asked about again.
+    /// CachedDenial requests that the deny cache answered.
     pub deny_cache_hits: u64,
     /// Refunds.
     pub refunds: u64,
-    /// Answers given without the store, by reason.
+    /// Degraded answers, by reason.
     degraded: [u64; Degraded::ALL.len()],
-    /// How the store is; `None` where it is memory.
+    /// The health of the store, or `None` in memory.
     pub store: Option<StoreHealth>,
 }
 
 impl Counters {
-    /// Answers given without the store, for this reason.
+    /// Returns the number of degraded answers for one reason.
     #[must_use]
     pub fn degraded(&self, reason: Degraded) -> u64 {
         self.degraded.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Answers given without the store, for any reason.
+    /// Returns the number of degraded answers for all reasons.
     #[must_use]
     pub fn degraded_total(&self) -> u64 {
         self.degraded.iter().sum()
     }
 }
 
-/// Of the reasons, those that there were.
+/// Prints only the reasons with a count.
 impl std::fmt::Debug for Counters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let degraded = Degraded::ALL.map(|reason| (reason, self.degraded(reason)));
@@ -61,7 +63,7 @@ impl std::fmt::Debug for Counters {
 }
 
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct AtomicCounters {
     allowed: AtomicU64,
     denied: AtomicU64,
     never_allowed: AtomicU64,
@@ -70,12 +72,12 @@ pub(super) struct Tally {
     degraded: [AtomicU64; Degraded::ALL.len()],
 }
 
-impl Tally {
+impl AtomicCounters {
     pub(super) fn check(&self, decision: &Decision) {
-        let outcome = match decision.verdict {
-            Verdict::Allowed => &self.allowed,
-            Verdict::Denied => &self.denied,
-            Verdict::Never => &self.never_allowed,
+        let outcome = match decision.kind {
+            OutcomeKind::Allowed => &self.allowed,
+            OutcomeKind::Denied => &self.denied,
+            OutcomeKind::Never => &self.never_allowed,
         };
         outcome.fetch_add(1, Ordering::Relaxed);
         self.degraded(decision);

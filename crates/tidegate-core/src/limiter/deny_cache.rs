@@ -1,4 +1,4 @@
-//! A denied client costs nothing: who was denied until then is denied here until then.
+//! The deny cache: repeats a denial without asking the store again while it still holds.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -8,57 +8,63 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
-use crate::decision::{Decision, Verdict};
+use crate::decision::{Decision, OutcomeKind};
 use crate::key::Key;
 use crate::policy::Policy;
 use parking_lot::Mutex;
 
-/// What another process gives back or forgets is seen here at the latest after so long.
-const LONGEST: Duration = Duration::from_secs(1);
+/// The maximum time that a denial is cached, so that a refund or reset by another process takes
+/// effect within a second.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Entries that share a lock, and a place: when all are taken, the one that ends first goes.
+/// The number of entries per set. A set shares a lock; when it is full, the entry that ends first
+/// is replaced.
 const WAYS: usize = 4;
 
-/// Denials by the store that still hold. Never more than it was made for.
+/// Denials by the store that still hold, in bounded memory.
 pub(super) struct DenyCache {
-    /// How many sets there are to be, and they, made when the first is needed: most limiters deny nobody.
+    /// The number of sets. They are allocated on the first denial: most limiters never deny.
     set_count: usize,
     sets: OnceLock<Box<[Set]>>,
-    /// When something was last given back or forgotten: what was asked before says nothing any more.
-    forgotten_at: AtomicU64,
+    /// The time of the last refund or reset. A denial requested before it is not cached.
+    invalidated_at: AtomicU64,
     hashers: [RandomState; 2],
     clock: Clock,
 }
 
-type Set = Mutex<[Option<Denied>; WAYS]>;
+type Set = Mutex<[Option<CachedDenial>; WAYS]>;
 
 #[derive(Clone, Copy)]
-struct Denied {
-    mark: Mark,
+struct CachedDenial {
+    tag: PolicyTag,
     fingerprint: u128,
     cost: Cost,
     decision: Decision,
-    /// Until when the store would deny it for certain: counted from when it was asked.
+    /// The time until which the store denies the request for certain, counted from when it was
+    /// sent.
     until: Timestamp,
-    /// From when on it would allow it for certain: counted from when it had answered.
+    /// The time of the store's answer, from which the remaining wait is computed.
     answered_at: Timestamp,
 }
 
-/// Tells the policies apart that share a cache.
+/// Distinguishes the policies that share a cache.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct PolicyTag {
     policy: u64,
-    /// The same for policies that may share counters: those of one namespace.
-    family: u64,
+    /// The same for all policies of one namespace, which may share counters.
+    namespace: u64,
 }
 
-/// The caches of limiters that have the same settings, by namespace. Limiters of one namespace may share counters, so that
-/// what one of them admits or gives back ends what another one remembers.
+/// The caches of limiters with the same settings, by namespace.
+///
+/// Limiters of one namespace may share counters, so an admission or refund by one invalidates what
+/// another one has cached.
 #[derive(Default)]
-pub(super) struct Caches(Mutex<HashMap<Arc<str>, Weak<DenyCache>>>);
+pub(super) struct DenyCaches(Mutex<HashMap<Arc<str>, Weak<DenyCache>>>);
 
-impl Caches {
-    /// The cache of a namespace; a new one for limits without a name, which share counters with no others.
+impl DenyCaches {
+    /// Returns the cache of a namespace. Limits without a name share no counters, so each gets a
+    /// new cache.
     pub(super) fn of_namespace(
         &self,
         namespace: &Arc<str>,
@@ -81,7 +87,7 @@ impl Caches {
 }
 
 impl DenyCache {
-    /// A cache of so many keys, rounded up to a power of two; none with 0.
+    /// Creates a cache for `keys` keys, rounded up to a power of two. With 0 it caches nothing.
     pub(super) fn new(keys: usize, clock: Clock) -> Self {
         let set_count = if keys == 0 {
             0
@@ -92,7 +98,7 @@ impl DenyCache {
         Self {
             set_count,
             sets: OnceLock::new(),
-            forgotten_at: AtomicU64::new(0),
+            invalidated_at: AtomicU64::new(0),
             hashers,
             clock,
         }
@@ -102,7 +108,7 @@ impl DenyCache {
         self.clock.now()
     }
 
-    /// Keyed, of 128 bits: no two keys meet, and nobody can make them.
+    /// Returns a keyed 128-bit hash, so that collisions are neither likely nor forgeable.
     fn fingerprint(&self, key: Key<'_>) -> u128 {
         let [high, low] = self
             .hashers
@@ -111,53 +117,53 @@ impl DenyCache {
         high << 64 | low
     }
 
-    /// The mark of a policy in a namespace.
-    pub(super) fn mark(&self, policy: &Policy, namespace: &str) -> Mark {
+    /// Returns the tag of a policy in a namespace.
+    pub(super) fn tag(&self, policy: &Policy, namespace: &str) -> PolicyTag {
         let policy = self.hashers[0].hash_one((namespace, policy.to_string()));
-        let family = if namespace.is_empty() {
+        let namespace = if namespace.is_empty() {
             policy
         } else {
             self.hashers[0].hash_one(namespace)
         };
-        Mark { policy, family }
+        PolicyTag { policy, namespace }
     }
 
     fn set(sets: &[Set], fingerprint: u128) -> Option<&Set> {
         sets.get(fingerprint as usize & sets.len().wrapping_sub(1))
     }
 
-    /// The denial of this very request, if the store's still holds. Of another cost nothing is known: it may fit, or have
-    /// to wait for longer.
-    pub(super) fn find(&self, mark: Mark, key: Key<'_>, cost: Cost) -> Option<Decision> {
+    /// Returns the cached denial of the same request, if it still holds. A request of another cost
+    /// may fit, or may have to wait longer, so nothing is known about it.
+    pub(super) fn find(&self, tag: PolicyTag, key: Key<'_>, cost: Cost) -> Option<Decision> {
         let sets = self.sets.get()?;
         let fingerprint = self.fingerprint(key);
         let denied = {
             let set = Self::set(sets, fingerprint)?.lock();
             *set.iter()
                 .flatten()
-                .find(|denied| denied.is_of(mark, fingerprint))?
+                .find(|denied| denied.is_of(tag, fingerprint))?
         };
         let now = self.now();
         (denied.cost == cost && now < denied.until).then(|| denied.at(now))
     }
 
-    /// Remembers a denial by the store of a request that was made at `asked_at`. An admission ends what was remembered: its
-    /// figures are not true any more.
-    pub(super) fn learn(
+    /// Caches a denial by the store of a request sent at `asked_at`. An admission removes cached
+    /// denials, because their figures are no longer true.
+    pub(super) fn record(
         &self,
-        mark: Mark,
+        tag: PolicyTag,
         key: Key<'_>,
         cost: Cost,
         asked_at: Timestamp,
         decision: &Decision,
     ) {
         if decision.is_allowed() && cost > Cost::ZERO {
-            return self.forget_if(key, |denied| denied.mark.family == mark.family);
+            return self.remove_if(key, |denied| denied.tag.namespace == tag.namespace);
         }
-        let is_remembered = decision.verdict == Verdict::Denied
+        let is_remembered = decision.kind == OutcomeKind::Denied
             && decision.degraded.is_none()
             && self.set_count > 0;
-        if !is_remembered || asked_at.as_nanos() < self.forgotten_at.load(Ordering::Acquire) {
+        if !is_remembered || asked_at.as_nanos() < self.invalidated_at.load(Ordering::Acquire) {
             return;
         }
         let fingerprint = self.fingerprint(key);
@@ -169,9 +175,9 @@ impl DenyCache {
         let Some(set) = Self::set(sets, fingerprint) else {
             return;
         };
-        let wait = Duration::from_nanos(decision.wait).min(LONGEST);
-        let denied = Denied {
-            mark,
+        let wait = Duration::from_nanos(decision.wait).min(MAX_AGE);
+        let denied = CachedDenial {
+            tag,
             fingerprint,
             cost,
             decision: *decision,
@@ -181,7 +187,7 @@ impl DenyCache {
         let mut set = set.lock();
         let place = set
             .iter()
-            .position(|old| old.is_some_and(|old| old.is_of(mark, fingerprint)));
+            .position(|old| old.is_some_and(|old| old.is_of(tag, fingerprint)));
         let soonest = || {
             (0..WAYS)
                 .min_by_key(|way| set[*way].map(|old| old.until))
@@ -191,14 +197,14 @@ impl DenyCache {
         set[place] = Some(denied);
     }
 
-    /// Forgets a key under every policy.
-    pub(super) fn forget(&self, key: Key<'_>) {
-        self.forgotten_at
+    /// Removes a key under every policy.
+    pub(super) fn invalidate(&self, key: Key<'_>) {
+        self.invalidated_at
             .fetch_max(self.now().as_nanos(), Ordering::AcqRel);
-        self.forget_if(key, |_| true);
+        self.remove_if(key, |_| true);
     }
 
-    fn forget_if(&self, key: Key<'_>, is_meant: impl Fn(&Denied) -> bool) {
+    fn remove_if(&self, key: Key<'_>, is_meant: impl Fn(&CachedDenial) -> bool) {
         let Some(sets) = self.sets.get() else { return };
         let fingerprint = self.fingerprint(key);
         if let Some(set) = Self::set(sets, fingerprint) {
@@ -212,12 +218,12 @@ impl DenyCache {
     }
 }
 
-impl Denied {
-    fn is_of(&self, mark: Mark, fingerprint: u128) -> bool {
-        self.mark == mark && self.fingerprint == fingerprint
+impl CachedDenial {
+    fn is_of(&self, tag: PolicyTag, fingerprint: u128) -> bool {
+        self.tag == tag && self.fingerprint == fingerprint
     }
 
-    /// The denial as it stands now. Who waits as long as it says has waited long enough.
+    /// Returns the denial with its durations at `now`, never shorter than the true ones.
     fn at(&self, now: Timestamp) -> Decision {
         let passed = now.as_nanos().saturating_sub(self.answered_at.as_nanos());
         let mut decision = self.decision;
@@ -232,14 +238,14 @@ mod tests {
     use super::*;
     use crate::clock::ManualClock;
 
-    fn decided(verdict: Verdict) -> Decision {
-        let wait = if verdict == Verdict::Denied {
+    fn decided(kind: OutcomeKind) -> Decision {
+        let wait = if kind == OutcomeKind::Denied {
             500_000_000
         } else {
             0
         };
         Decision {
-            verdict,
+            kind,
             wait,
             reset_after: 9,
             limit: 5,
@@ -256,21 +262,21 @@ mod tests {
         let key = Key::new(b"k").unwrap();
         let (five, one) = (Cost::try_from(5).unwrap(), Cost::ONE);
         let [one_policy, other_tier, other_policy] =
-            [(1, 1), (2, 1), (3, 3)].map(|(policy, family)| Mark { policy, family });
+            [(1, 1), (2, 1), (3, 3)].map(|(policy, namespace)| PolicyTag { policy, namespace });
         let deny = || {
-            cache.learn(
+            cache.record(
                 one_policy,
                 key,
                 five,
                 cache.now(),
-                &decided(Verdict::Denied),
+                &decided(OutcomeKind::Denied),
             )
         };
         deny();
         assert!(cache.find(one_policy, key, five).is_some());
-        // Its figures are not true any more.
-        for mark in [one_policy, other_tier] {
-            cache.learn(mark, key, one, cache.now(), &decided(Verdict::Allowed));
+        // An admission makes the cached figures wrong.
+        for tag in [one_policy, other_tier] {
+            cache.record(tag, key, one, cache.now(), &decided(OutcomeKind::Allowed));
             assert!(cache.find(one_policy, key, five).is_none());
             deny();
         }
@@ -278,18 +284,18 @@ mod tests {
             cache.find(other_tier, key, five).is_none(),
             "another tier may allow it"
         );
-        cache.learn(
+        cache.record(
             other_policy,
             key,
             one,
             cache.now(),
-            &decided(Verdict::Allowed),
+            &decided(OutcomeKind::Allowed),
         );
         assert!(
             cache.find(one_policy, key, five).is_some(),
             "an admission under another policy says nothing"
         );
-        cache.forget(key);
+        cache.invalidate(key);
         assert!(cache.find(one_policy, key, five).is_none());
         clock.advance(Duration::from_millis(1));
         deny();

@@ -1,11 +1,10 @@
-//! What stands between a caller and a store across a network: what need not be asked again, what is answered when the
-//! store cannot, and the counts of both.
+//! The guard between a limiter and a remote store: deny cache, failure policy and counters.
 
 use std::sync::Arc;
 
-use super::counters::{Counters, Tally};
-use super::deny_cache::{Caches, DenyCache, Mark};
-use super::failure::{FailurePolicy, Local, StandIn};
+use super::counters::{AtomicCounters, Counters};
+use super::deny_cache::{DenyCache, DenyCaches, PolicyTag};
+use super::failure_policy::{FailurePolicy, Fallback, LocalStore};
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
 use crate::decision::{Decision, Degraded};
@@ -14,22 +13,22 @@ use crate::policy::Policy;
 use crate::record::Settlement;
 use crate::store::{Admission, Store, StoreError};
 
-/// How a limiter on a remote store is guarded.
+/// The settings of a limiter on a remote store.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct RemoteSettings {
     pub(crate) failure: FailurePolicy,
     pub(crate) deny_cache: usize,
     pub(crate) clock: Clock,
-    /// Shared by all limiters that these settings are of.
-    local: Arc<Local>,
-    /// Remembered denials, by namespace.
-    caches: Arc<Caches>,
-    /// The same for all limiters, where there may be many and few keys of each.
+    /// Shared by all limiters with these settings.
+    local: Arc<LocalStore>,
+    /// The deny caches, by namespace.
+    caches: Arc<DenyCaches>,
+    /// One deny cache for all limiters, if there may be many with few keys each.
     denied: Option<Arc<DenyCache>>,
 }
 
-impl Settings {
-    /// The same for limiters that remember denials together: as many as one of the others.
+impl RemoteSettings {
+    /// Returns the settings for limiters that share one deny cache.
     pub(crate) fn sharing_denials(&self) -> Self {
         Self {
             denied: Some(Arc::new(DenyCache::new(
@@ -41,10 +40,10 @@ impl Settings {
     }
 }
 
-/// What is kept of denials where nothing is said: about 2 MB.
+/// The default number of cached denials: about 2 MB.
 const DENY_CACHE: usize = 16_384;
 
-impl Default for Settings {
+impl Default for RemoteSettings {
     fn default() -> Self {
         Self {
             failure: FailurePolicy::default(),
@@ -57,21 +56,21 @@ impl Default for Settings {
     }
 }
 
-pub(super) struct Guard {
-    settings: Settings,
+pub(super) struct RemoteGuard {
+    settings: RemoteSettings,
     denied: Arc<DenyCache>,
-    /// What this policy's denials are known by.
-    mark: Mark,
-    stand_in: StandIn,
-    tally: Arc<Tally>,
+    /// Identifies this policy's entries in the deny cache.
+    tag: PolicyTag,
+    fall_back: Fallback,
+    counters: Arc<AtomicCounters>,
 }
 
-impl Guard {
+impl RemoteGuard {
     pub(super) fn new(
-        settings: Settings,
+        settings: RemoteSettings,
         policy: &Policy,
         namespace: &Arc<str>,
-        tally: Arc<Tally>,
+        counters: Arc<AtomicCounters>,
     ) -> Self {
         let own = || {
             settings
@@ -80,9 +79,9 @@ impl Guard {
         };
         let denied = settings.denied.clone().unwrap_or_else(own);
         Self {
-            mark: denied.mark(policy, namespace),
+            tag: denied.tag(policy, namespace),
             denied,
-            stand_in: StandIn::new(
+            fall_back: Fallback::new(
                 settings.failure,
                 policy,
                 namespace,
@@ -90,36 +89,36 @@ impl Guard {
                 settings.clock.clone(),
             ),
             settings,
-            tally,
+            counters,
         }
     }
 
-    /// The same for another policy: what was denied under the old one is asked again.
-    pub(super) fn renewed(&self, policy: &Policy, namespace: &Arc<str>) -> Self {
+    /// Returns the guard for another policy, with the same settings and counters.
+    pub(super) fn for_policy(&self, policy: &Policy, namespace: &Arc<str>) -> Self {
         Self::new(
             self.settings.clone(),
             policy,
             namespace,
-            Arc::clone(&self.tally),
+            Arc::clone(&self.counters),
         )
     }
 
     pub(super) fn failure(&self) -> FailurePolicy {
-        self.stand_in.failure()
+        self.fall_back.failure()
     }
 
     pub(super) fn counters(&self, store: &impl Store) -> Counters {
-        self.tally.snapshot(store.health())
+        self.counters.snapshot(store.health())
     }
 
-    /// The answer to a request that the store need not be asked about.
-    pub(super) fn known(&self, key: Key<'_>, cost: Cost) -> Option<Decision> {
-        let denied = self.denied.find(self.mark, key, cost)?;
-        self.tally.deny_cache_hit();
+    /// Returns the denial of a request that is in the deny cache.
+    pub(super) fn cached(&self, key: Key<'_>, cost: Cost) -> Option<Decision> {
+        let denied = self.denied.find(self.tag, key, cost)?;
+        self.counters.deny_cache_hit();
         Some(denied)
     }
 
-    /// The store's answer to a request that is not [known](Self::known).
+    /// Asks the store about a request that is not [cached](Self::cached).
     pub(super) async fn check<S: Store>(
         &self,
         store: &S,
@@ -129,7 +128,7 @@ impl Guard {
     ) -> Decision {
         let asked_at = self.denied.now();
         let answer = store.check(plan, key, cost).await;
-        self.take_or_stand_in(key, cost, asked_at, answer)
+        self.record_or_fall_back(key, cost, asked_at, answer)
     }
 
     pub(super) async fn check_many<S: Store>(
@@ -138,12 +137,12 @@ impl Guard {
         plan: &S::Plan,
         requests: &[(Key<'_>, Cost)],
     ) -> Vec<Decision> {
-        let known: Vec<Option<Decision>> = requests
+        let cached: Vec<Option<Decision>> = requests
             .iter()
-            .map(|(key, cost)| self.known(*key, *cost))
+            .map(|(key, cost)| self.cached(*key, *cost))
             .collect();
-        let open = |(request, known): (&(_, _), &Option<_>)| known.is_none().then_some(*request);
-        let asked: Vec<(Key<'_>, Cost)> = requests.iter().zip(&known).filter_map(open).collect();
+        let open = |(request, cached): (&(_, _), &Option<_>)| cached.is_none().then_some(*request);
+        let asked: Vec<(Key<'_>, Cost)> = requests.iter().zip(&cached).filter_map(open).collect();
         let asked_at = self.denied.now();
         let answers = if asked.is_empty() {
             Vec::new()
@@ -153,34 +152,39 @@ impl Guard {
         let mut answers = asked
             .iter()
             .zip(answers)
-            .map(|((key, cost), answer)| self.take_or_stand_in(*key, *cost, asked_at, answer));
-        known
+            .map(|((key, cost), answer)| self.record_or_fall_back(*key, *cost, asked_at, answer));
+        cached
             .into_iter()
-            .filter_map(|known| known.or_else(|| answers.next()))
+            .filter_map(|cached| cached.or_else(|| answers.next()))
             .collect()
     }
 
-    /// The answer in the place of a store that could not give one, counted.
-    pub(super) fn stand_in(&self, key: Key<'_>, cost: Cost, error: &StoreError) -> Decision {
-        let decision = self.stand_in.check(key, cost, error.reason());
-        self.tally.check(&decision);
+    /// Returns the failure policy's answer, and counts it.
+    pub(super) fn fall_back(&self, key: Key<'_>, cost: Cost, error: &StoreError) -> Decision {
+        let decision = self.fall_back.check(key, cost, error.reason());
+        self.counters.check(&decision);
         decision
     }
 
-    /// The same, and where the request is counted locally.
-    pub(super) fn stand_in_admit(&self, key: Key<'_>, cost: Cost, error: &StoreError) -> Admission {
-        let admission = self.stand_in.admit(key, cost, error.reason());
-        self.tally.check(&admission.0);
+    /// Like [`fall_back`](Self::fall_back), and returns where the request is counted locally.
+    pub(super) fn fall_back_admit(
+        &self,
+        key: Key<'_>,
+        cost: Cost,
+        error: &StoreError,
+    ) -> Admission {
+        let admission = self.fall_back.admit(key, cost, error.reason());
+        self.counters.check(&admission.0);
         admission
     }
 
-    /// Gives back what a [`stand_in`](Self::stand_in) took.
-    pub(super) fn stand_in_refund(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Decision {
-        self.stand_in.refund(key, cost, reason)
+    /// Gives back a cost that [`fall_back`](Self::fall_back) took.
+    pub(super) fn fall_back_refund(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Decision {
+        self.fall_back.refund(key, cost, reason)
     }
 
-    /// Settles a request where it was counted: in the store, or locally if `taken_locally`. Nothing stands in for a store
-    /// that cannot be reached: what it counted stays counted.
+    /// Settles a request where it was counted: in the store, or locally if `taken_locally` is set.
+    /// If the store is unavailable this fails, and the cost stays taken.
     pub(super) async fn settle<S: Store>(
         &self,
         store: &S,
@@ -190,23 +194,23 @@ impl Guard {
         taken_locally: Option<Degraded>,
     ) -> Result<Decision, StoreError> {
         let answer = match taken_locally {
-            Some(reason) => Ok(self.stand_in.settle(key, settlement, reason)),
+            Some(reason) => Ok(self.fall_back.settle(key, settlement, reason)),
             None => store.settle(plan, key, settlement).await,
         };
-        self.denied.forget(key);
+        self.denied.invalidate(key);
         if let Ok(decision) = &answer {
-            self.tally.refund(decision);
+            self.counters.refund(decision);
         }
         answer
     }
 
-    /// When something is asked, for what is learned from the answer.
+    /// Returns the time, to be taken before a request is sent.
     pub(super) fn now(&self) -> Timestamp {
         self.denied.now()
     }
 
-    /// Counts what the store answered, and remembers it; answers in its place if it could not.
-    fn take_or_stand_in(
+    /// Counts and caches the store's answer, or returns the failure policy's.
+    fn record_or_fall_back(
         &self,
         key: Key<'_>,
         cost: Cost,
@@ -215,11 +219,11 @@ impl Guard {
     ) -> Decision {
         match answer {
             Ok(decision) => self.take(key, Some(cost), asked_at, decision),
-            Err(error) => self.stand_in(key, cost, &error),
+            Err(error) => self.fall_back(key, cost, &error),
         }
     }
 
-    /// Counts what the store answered, and remembers it if the cost that it is about is known.
+    /// Counts the store's answer, and caches it if the cost is known.
     pub(super) fn take(
         &self,
         key: Key<'_>,
@@ -228,15 +232,15 @@ impl Guard {
         decision: Decision,
     ) -> Decision {
         match cost {
-            Some(cost) => self.denied.learn(self.mark, key, cost, asked_at, &decision),
-            None => self.denied.forget(key),
+            Some(cost) => self.denied.record(self.tag, key, cost, asked_at, &decision),
+            None => self.denied.invalidate(key),
         }
-        self.tally.check(&decision);
+        self.counters.check(&decision);
         decision
     }
 
-    /// Gives back to the store. Nothing stands in for it: a refund of what the store counted must not free what was admitted
-    /// locally.
+    /// Gives back to the store. There is no fallback: a refund of a cost that the store counted
+    /// must not free local capacity.
     pub(super) async fn refund<S: Store>(
         &self,
         store: &S,
@@ -245,10 +249,10 @@ impl Guard {
         cost: Cost,
     ) -> Result<Decision, StoreError> {
         let answer = store.refund(plan, key, cost).await;
-        // After it, so that no denial from before comes in between and stays.
-        self.denied.forget(key);
+        // Invalidate afterwards, so that no earlier denial is cached in between.
+        self.denied.invalidate(key);
         if let Ok(decision) = &answer {
-            self.tally.refund(decision);
+            self.counters.refund(decision);
         }
         answer
     }
@@ -260,7 +264,7 @@ impl Guard {
         key: Key<'_>,
     ) -> Result<(), StoreError> {
         let answer = store.reset(plan, key).await;
-        self.denied.forget(key);
+        self.denied.invalidate(key);
         answer
     }
 }

@@ -1,24 +1,27 @@
-//! The limiter: a policy on a store. What users hold.
+//! The limiter: a policy on a store.
+//!
+//! `request` has the operations that users call, `guard` protects a remote store, `multi_key`
+//! decides one request under several limiters.
 
-mod by_id;
+mod batch;
 mod counters;
 mod deny_cache;
-mod each;
-mod failure;
+mod failure_policy;
 mod guard;
+mod multi_key;
 mod request;
-mod together;
+mod stored_receipts;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use batch::LimiterRequest;
 pub use counters::Counters;
-pub use each::Each;
-pub use failure::FailurePolicy;
-use guard::Guard;
-pub(crate) use guard::Settings;
-pub use request::{Answer, Check, CheckMany, CheckWithReceipt, Refund, Reset};
-pub(crate) use together::{Answers, Asked, check_together};
+pub use failure_policy::FailurePolicy;
+use guard::RemoteGuard;
+pub(crate) use guard::RemoteSettings;
+pub(crate) use multi_key::{Admissions, check_all};
+pub use request::{Check, CheckFuture, CheckMany, CheckWithReceipt, Refund, Reset};
 
 use crate::blocking;
 use crate::clock::Clock;
@@ -30,18 +33,27 @@ use crate::name::Name;
 use crate::policy::Policy;
 use crate::record::Settlement;
 use crate::store::{BlockingError, Store, StoreError};
-use crate::subject::{Composed, composed, is_plain};
+use crate::subject::{EncodedKey, encoded, is_plain};
 
-/// The most policies of one request: as many as one atomic call holds on every store.
-pub(crate) const MOST_TOGETHER: usize = 32;
+/// The maximum number of policies in one request: as many as one atomic call holds on every store.
+pub(crate) const MAX_POLICIES: usize = 32;
 
-/// A policy on a store. Clones share: a limiter cloned a hundred times is one limiter.
+/// A rate limiter: a policy on a store. Clones share their counters.
 ///
-/// What it is asked is done by `.await` on any store, by `.wait()` where there is no async runtime, and in memory, where
-/// there is nothing to wait for, by `.now()`.
+/// Every operation returns a request that is run in one of three ways:
+///
+/// | Call | Store | PolicyOutcome |
+/// |---|---|---|
+/// | `.now()` | memory | runs immediately |
+/// | `.await` | any | runs asynchronously |
+/// | `.wait()` | any | runs, blocking the current thread |
+///
+/// For several named policies, tiers or exceptions use a [`Gate`](crate::Gate).
+///
+/// # Examples
 ///
 /// ```
-/// use tidegate_core::Limiter;
+/// use tidegate::Limiter;
 ///
 /// let limiter = Limiter::memory("2/minute".parse()?);
 /// let decision = limiter.check("user:42").now()?;
@@ -59,41 +71,45 @@ struct Shared<S: Store> {
     plan: S::Plan,
     policy: Policy,
     namespace: Arc<str>,
-    /// Where the store is across a network.
-    guard: Option<Guard>,
-    /// Set if keys come composed, from a gate or a server. Others are composed here: see [`subject`](crate::subject).
-    has_composed_keys: bool,
+    /// The guard of a remote store; `None` in memory.
+    guard: Option<RemoteGuard>,
+    /// Set if a gate or a server encodes the keys. Otherwise they are encoded here, see
+    /// [`subject`](crate::subject).
+    has_encoded_keys: bool,
 }
 
-/// Why a check could not be made. Nothing was taken.
+/// The error of a check that could not be made. Nothing was taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The key has no bytes.
+    /// The key is empty.
     #[error(transparent)]
     EmptyKey(#[from] EmptyKey),
-    /// The cost is not one.
+    /// The cost is invalid.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// The store could not answer. Only a [refund](Limiter::refund) or a [reset](Limiter::reset) fails with this: nothing
-    /// stands in for them, and the store's counters stay as they were, as far as is known.
+    /// The store could not answer.
+    ///
+    /// Only a [refund](Limiter::refund), a [reset](Limiter::reset) and a settlement fail with this
+    /// error: the failure policy does not apply to them. The store's counters are unchanged as far
+    /// as is known.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A gate has no policy of this name.
-    #[error("there is no policy `{name}`: expected one of {known}")]
+    /// The gate has no policy of this name.
+    #[error("unknown policy `{name}`: expected one of {known}")]
     UnknownPolicy {
-        /// What was asked for.
+        /// The name given.
         name: String,
-        /// The names there are.
+        /// The names of the existing policies.
         known: String,
     },
-    /// More policies in one request than one atomic call can hold.
-    #[error("{count} policies in one request: expected at most {MOST_TOGETHER}")]
+    /// The request names more policies than one atomic call can hold.
+    #[error("{count} policies in one request: expected at most {MAX_POLICIES}")]
     TooManyPolicies {
         /// The number of policies.
         count: usize,
     },
-    /// One request names a key of a policy with shared tiers in two of them.
+    /// The request names a key in two tiers of a policy with shared tiers.
     #[error(
         "policy {policy:?} is named twice for one key, in two tiers that share their counts: expected one tier"
     )]
@@ -101,17 +117,29 @@ pub enum CheckError {
         /// The name of the policy.
         policy: String,
     },
-    /// `.wait()` on a thread that must not.
+    /// A blocking call on a thread that must not block.
     #[error(transparent)]
     Blocking(#[from] BlockingError),
 }
 
 impl Limiter<MemoryStore> {
-    /// A limiter on a memory store of its own, with [`MemoryStore::DEFAULT_MAX_KEYS`].
-    /// [`MemoryStore::builder`] and [`Limiter::new`] make others.
+    /// Creates a limiter on its own memory store, with [`MemoryStore::DEFAULT_MAX_KEYS`].
+    ///
+    /// Use [`MemoryStore::builder`] and [`Limiter::new`] for other settings.
     ///
     /// # Panics
-    /// If the system has not the 46 MB of address space to reserve.
+    ///
+    /// Panics if 46 MB of address space cannot be reserved.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/minute burst=20".parse()?);
+    /// assert_eq!(limiter.check("user:42").now()?.remaining(), 19);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
     pub fn memory(policy: Policy) -> Self {
@@ -125,32 +153,58 @@ impl Limiter<MemoryStore> {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter on a store. On a remote one with the default [`FailurePolicy`]; [`Limiter::builder`] makes others.
+    /// Creates a limiter on a store, with the default [`FailurePolicy`] if the store is remote.
+    ///
+    /// Use [`Limiter::builder`] for other settings.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limiter, MemoryStore};
+    ///
+    /// let store = MemoryStore::builder().max_keys(10_000).build()?;
+    /// let limiter = Limiter::new(store, "100/minute".parse()?);
+    /// assert!(limiter.check("user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn new(store: S, policy: Policy) -> Self {
         Self::builder(store, policy).build()
     }
 
-    /// A limiter with settings of its own: a namespace, and what happens when a remote store fails.
+    /// Returns a builder: for a namespace, a failure policy and a deny cache.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{FailurePolicy, Limiter, MemoryStore, Name};
+    ///
+    /// let limiter = Limiter::builder(MemoryStore::builder().build()?, "100/minute".parse()?)
+    ///     .namespace(Name::new("api")?)
+    ///     .failure_policy(FailurePolicy::Closed)
+    ///     .build();
+    /// assert_eq!(limiter.policy().to_string(), "token_bucket 100/minute");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(store: S, policy: Policy) -> LimiterBuilder<S> {
         LimiterBuilder {
             store,
             policy,
             namespace: None,
-            settings: Settings::default(),
+            settings: RemoteSettings::default(),
         }
     }
 
-    /// A limiter of a namespace, whose keys are composed already.
+    /// Creates a limiter in a namespace whose keys are already encoded.
     pub(crate) fn on(
         store: Arc<S>,
         policy: Policy,
         namespace: Arc<str>,
-        settings: Settings,
+        settings: RemoteSettings,
     ) -> Self {
         let guard = store
             .is_remote()
-            .then(|| Guard::new(settings, &policy, &namespace, Arc::default()));
+            .then(|| RemoteGuard::new(settings, &policy, &namespace, Arc::default()));
         Self::guarded(store, policy, namespace, guard, true)
     }
 
@@ -158,8 +212,8 @@ impl<S: Store> Limiter<S> {
         store: Arc<S>,
         policy: Policy,
         namespace: Arc<str>,
-        guard: Option<Guard>,
-        has_composed_keys: bool,
+        guard: Option<RemoteGuard>,
+        has_encoded_keys: bool,
     ) -> Self {
         let plan = store.plan(&policy, &namespace);
         Self {
@@ -169,16 +223,29 @@ impl<S: Store> Limiter<S> {
                 policy,
                 namespace,
                 guard,
-                has_composed_keys,
+                has_encoded_keys,
             }),
         }
     }
 
-    /// Returns the limiter with another policy, on the same store and in the same namespace.
+    /// Returns a limiter with another policy, on the same store and in the same namespace.
     ///
-    /// Without a [namespace](LimiterBuilder::namespace), limits are identified by their whole text: any other policy counts
-    /// apart. In a namespace, windows and logs keep their counts when only their limits differ. A bucket with another rate
-    /// or burst is another bucket and starts full.
+    /// Without a [namespace](LimiterBuilder::namespace), limits are identified by their whole text,
+    /// so any other policy has its own counters. In a namespace, windows and logs keep their counts
+    /// when only their limits differ. A bucket with another rate or burst is another bucket and
+    /// starts full.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let free = Limiter::memory("fixed_window 1/hour".parse()?);
+    /// let paid = free.with_policy("fixed_window 100/hour".parse()?);
+    /// assert!(free.check("user:42").now()?.is_allowed());
+    /// assert_eq!(paid.check("user:42").now()?.remaining(), 99);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
         let namespace = &self.shared.namespace;
@@ -186,18 +253,30 @@ impl<S: Store> Limiter<S> {
             .shared
             .guard
             .as_ref()
-            .map(|guard| guard.renewed(&policy, namespace));
-        let has_composed_keys = self.shared.has_composed_keys;
+            .map(|guard| guard.for_policy(&policy, namespace));
+        let has_encoded_keys = self.shared.has_encoded_keys;
         Self::guarded(
             Arc::clone(&self.shared.store),
             policy,
             Arc::clone(namespace),
             guard,
-            has_composed_keys,
+            has_encoded_keys,
         )
     }
 
-    /// Another limiter on the same store, with the same settings, that counts apart from this one.
+    /// Returns a limiter on the same store, with the same settings and its own counters.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Name};
+    ///
+    /// let api = Limiter::memory("fixed_window 1/hour".parse()?);
+    /// let login = api.in_namespace(&Name::new("login")?, "fixed_window 1/hour".parse()?);
+    /// assert!(api.check("user:42").now()?.is_allowed());
+    /// assert!(login.check("user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn in_namespace(&self, name: &Name, policy: Policy) -> Self {
         let namespace = name.shared();
@@ -205,17 +284,17 @@ impl<S: Store> Limiter<S> {
             .shared
             .guard
             .as_ref()
-            .map(|guard| guard.renewed(&policy, &namespace));
+            .map(|guard| guard.for_policy(&policy, &namespace));
         Self::guarded(
             Arc::clone(&self.shared.store),
             policy,
             namespace,
             guard,
-            self.shared.has_composed_keys,
+            self.shared.has_encoded_keys,
         )
     }
 
-    /// What it has answered so far, and how its store is. In memory nothing is counted.
+    /// Returns the counters and the health of the store. In memory nothing is counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared
@@ -226,13 +305,13 @@ impl<S: Store> Limiter<S> {
             })
     }
 
-    /// What it answers when its store cannot; `None` in memory, which always can.
+    /// Returns the failure policy, or `None` in memory, which cannot fail.
     #[must_use]
     pub fn failure_policy(&self) -> Option<FailurePolicy> {
-        self.shared.guard.as_ref().map(Guard::failure)
+        self.shared.guard.as_ref().map(RemoteGuard::failure)
     }
 
-    /// Settles a request where it was counted: in the store, or locally if `taken_locally`.
+    /// Settles a request where it was counted: in the store, or locally if `taken_locally` is set.
     pub(crate) async fn settle(
         &self,
         key: Key<'_>,
@@ -250,9 +329,9 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Decides, where the store is in this process.
+    /// Decides without a future, if the store is in this process.
     #[inline]
-    pub(crate) fn check_at_once(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
+    pub(crate) fn check_local(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
         blocking::ready(self.shared.store.check(&self.shared.plan, key, cost))
     }
 
@@ -260,19 +339,30 @@ impl<S: Store> Limiter<S> {
         &self.shared.namespace
     }
 
-    /// The policy it holds keys to.
+    /// Returns the policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.shared.policy
     }
 
-    /// The store it keeps its records in.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &S {
         &self.shared.store
     }
 
-    /// May this request go on? It costs 1; [`Check::cost`] says otherwise.
+    /// Checks a request of cost 1. Use [`Check::cost`] for another cost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("10/minute".parse()?);
+    /// let decision = limiter.check("user:42").cost(3).now()?;
+    /// assert_eq!(decision.remaining(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn check<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Check<'a, S> {
         Check {
@@ -282,8 +372,21 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Decides on a batch of requests in order, at one time, each for itself. In memory this is several times faster
-    /// than one by one: the keys are all hashed and brought near before the first is decided on.
+    /// Checks a batch of requests in order and at the same time, each on its own.
+    ///
+    /// In memory a batch is several times faster than single checks: all keys are hashed and
+    /// prefetched before the first is decided. On Redis a batch is one round trip.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("10/minute".parse()?);
+    /// let decisions = limiter.check_many(&[("user:1", 1), ("user:2", 3)]).now()?;
+    /// assert_eq!(decisions[1].remaining(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn check_many<'a, K, C>(&'a self, requests: &'a [(K, C)]) -> CheckMany<'a, K, C, S>
     where
@@ -296,11 +399,23 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Gives back what a request took that did not happen after all, or cost less: never more than is counted now.
-    /// Returns the decision of a request of cost 0 made right after.
+    /// Gives back the cost of a request that did not happen or cost less: at most what is counted
+    /// now. Returns the decision of a request of cost 0 made right after.
     ///
-    /// This is for right away: after a window has ended or a bucket has refilled, it frees capacity that others took in the
-    /// meantime. [`Check::with_receipt`] gives back only what still counts.
+    /// Call this right away. After a window has ended or a bucket has refilled, it frees capacity
+    /// that other requests took in the meantime. A [receipt](Check::with_receipt) gives back only
+    /// what still counts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("10/minute".parse()?);
+    /// limiter.check("user:42").cost(5).now()?;
+    /// assert_eq!(limiter.refund("user:42", 2).now()?.remaining(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn refund<'a, K, C>(&'a self, key: &'a K, cost: C) -> Refund<'a, S>
     where
@@ -314,7 +429,19 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Forgets what the key has used.
+    /// Deletes the usage of a key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("1/hour".parse()?);
+    /// limiter.check("user:42").now()?;
+    /// limiter.reset("user:42").now()?;
+    /// assert!(limiter.check("user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn reset<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Reset<'a, S> {
         Reset {
@@ -325,20 +452,20 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store> Shared<S> {
-    /// Returns true if the key is stored as it is.
+    /// Returns `true` if the key is stored unchanged.
     #[inline]
     fn is_plain(&self, key: Key<'_>) -> bool {
-        is_plain(key) || self.has_composed_keys
+        is_plain(key) || self.has_encoded_keys
     }
 
-    /// The key as it is stored.
+    /// Returns the key as it is stored.
     #[inline]
-    fn key<'a>(&self, key: &'a [u8]) -> Result<Composed<'a>, EmptyKey> {
+    fn key<'a>(&self, key: &'a [u8]) -> Result<EncodedKey<'a>, EmptyKey> {
         let key = Key::new(key)?;
-        Ok(if self.has_composed_keys {
-            Composed::Plain(key.as_bytes())
+        Ok(if self.has_encoded_keys {
+            EncodedKey::Plain(key.as_bytes())
         } else {
-            composed(None, key)
+            encoded(None, key)
         })
     }
 
@@ -376,43 +503,43 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// What configures a [`Limiter`]. In memory only the namespace means anything.
+/// A builder for [`Limiter`]. In memory only the namespace has an effect.
 #[must_use]
 pub struct LimiterBuilder<S: Store> {
     store: S,
     policy: Policy,
     namespace: Option<Name>,
-    settings: Settings,
+    settings: RemoteSettings,
 }
 
 impl<S: Store> LimiterBuilder<S> {
-    /// Gives the policy a name. It counts apart from policies of other names on the same store, and keeps the counts of its
-    /// windows and logs when their limits change.
+    /// Names the policy. It has its own counters on the store, and keeps the counts of its windows
+    /// and logs when their limits change.
     pub fn namespace(mut self, name: Name) -> Self {
         self.namespace = Some(name);
         self
     }
 
-    /// What is answered when the store cannot; [`FailurePolicy::Local`] where not given.
+    /// Sets the failure policy. The default is [`FailurePolicy::Local`].
     pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
         self.settings.failure = failure;
         self
     }
 
-    /// How many denials are remembered, so that the store is not asked about them again for up to a second; 16,384 where
-    /// not given, none with 0.
+    /// Sets the number of denials that are cached for up to a second, so that the store is not
+    /// asked again. The default is 16,384; 0 disables the cache.
     pub fn deny_cache(mut self, keys: usize) -> Self {
         self.settings.deny_cache = keys;
         self
     }
 
-    /// The clock that remembered denials and local decisions go by; the system's where not given.
+    /// Sets the clock for the deny cache and for local decisions. The default is the system's.
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.settings.clock = clock.into();
         self
     }
 
-    /// The limiter.
+    /// Creates the limiter.
     #[must_use]
     pub fn build(self) -> Limiter<S> {
         let namespace = self
@@ -421,7 +548,7 @@ impl<S: Store> LimiterBuilder<S> {
         let (store, settings) = (Arc::new(self.store), self.settings);
         let guard = store
             .is_remote()
-            .then(|| Guard::new(settings, &self.policy, &namespace, Arc::default()));
+            .then(|| RemoteGuard::new(settings, &self.policy, &namespace, Arc::default()));
         Limiter::guarded(store, self.policy, namespace, guard, false)
     }
 }

@@ -1,4 +1,4 @@
-//! What a limiter is asked. Nothing happens until `.now()` (in memory), `.await` or `.wait()` (on any store).
+//! The operations of a limiter. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
 
 use std::cell::Cell;
 use std::future::IntoFuture;
@@ -7,68 +7,67 @@ use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 
-use super::together::{Asked, check_together};
-use super::{CheckError, Limiter};
+use super::multi_key::check_all;
+use super::{CheckError, Limiter, LimiterRequest};
 use crate::blocking;
 use crate::cost::{Cost, CostError};
 use crate::decision::Decision;
-use crate::gate::{Receipt, Taken};
+use crate::gate::{Receipt, ReceiptEntry};
 use crate::key::Key;
 use crate::memory::MemoryStore;
 use crate::store::Store;
-use crate::subject::{Composed, KeyBytes};
+use crate::subject::{EncodedKey, KeyBytes};
 
-/// What `.await` waits for.
+/// The future of a check.
 #[must_use = "futures do nothing unless they are awaited"]
-pub struct Answer<'a, T>(Progress<'a, T>);
+pub struct CheckFuture<'a, T>(FutureState<'a, T>);
 
-enum Progress<'a, T> {
-    /// Known without asking.
+enum FutureState<'a, T> {
+    /// The result is already known.
     Known {
         answer: Option<Result<T, CheckError>>,
-        lets_others_run: bool,
+        yields_first: bool,
     },
-    Asked(Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>),
+    LimiterRequest(Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>),
 }
 
-impl<'a, T> Answer<'a, T> {
-    /// Now and then others are let run first: who asks in a loop for what is known would otherwise never pause.
-    fn known(answer: T) -> Self {
+impl<'a, T> CheckFuture<'a, T> {
+    /// Creates a future that is ready. One in 256 yields first, so that a loop over cached denials
+    /// does not starve other tasks.
+    fn cached(answer: T) -> Self {
         thread_local! { static COUNT: Cell<u8> = const { Cell::new(0) } }
         let count = COUNT.with(|count| count.replace(count.get().wrapping_add(1)));
-        Self(Progress::Known {
+        Self(FutureState::Known {
             answer: Some(Ok(answer)),
-            lets_others_run: count == 0,
+            yields_first: count == 0,
         })
     }
 
     fn asked(answer: impl Future<Output = Result<T, CheckError>> + Send + 'a) -> Self {
-        Self(Progress::Asked(Box::pin(answer)))
+        Self(FutureState::LimiterRequest(Box::pin(answer)))
     }
 }
 
-impl<T: Unpin> Future for Answer<'_, T> {
+impl<T: Unpin> Future for CheckFuture<'_, T> {
     type Output = Result<T, CheckError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Progress::Known {
-                lets_others_run, ..
-            } if *lets_others_run => {
-                *lets_others_run = false;
+            FutureState::Known { yields_first, .. } if *yields_first => {
+                *yields_first = false;
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            // Asked for again after it was given, as no one should: there will be nothing.
-            Progress::Known { answer, .. } => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Progress::Asked(answer) => answer.as_mut().poll(context),
+            // Polled after completion.
+            FutureState::Known { answer, .. } => answer.take().map_or(Poll::Pending, Poll::Ready),
+            FutureState::LimiterRequest(answer) => answer.as_mut().poll(context),
         }
     }
 }
 
-impl<T> std::fmt::Debug for Answer<'_, T> {
+impl<T> std::fmt::Debug for CheckFuture<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Answer").finish_non_exhaustive()
+        f.debug_struct("CheckFuture").finish_non_exhaustive()
     }
 }
 
@@ -82,25 +81,49 @@ pub struct Check<'a, S: Store> {
 }
 
 impl<'a, S: Store> Check<'a, S> {
-    /// What the request takes: an integer, a decimal of at most three places, or a [`Cost`]. 0 looks without taking.
+    /// Sets the cost: an integer, a decimal with up to three places, or a [`Cost`]. 0 looks without
+    /// taking.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("10/minute".parse()?);
+    /// assert_eq!(limiter.check("user:42").cost(2.5).now()?.remaining(), 7);
+    /// assert_eq!(limiter.check("user:42").cost(0).now()?.remaining(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn cost<C: TryInto<Cost, Error: Into<CostError>>>(mut self, cost: C) -> Self {
         self.cost = cost.try_into().map_err(Into::into);
         self
     }
 
-    /// Also returns a [`Receipt`], by which what the request took can be corrected once its actual cost is known.
+    /// Also returns a [`Receipt`], which corrects the request once its actual cost is known.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 1_000/hour".parse()?);
+    /// let (decision, receipt) = limiter.check("user:42").cost(500).with_receipt().now()?;
+    /// assert_eq!(decision.remaining(), 500);
+    /// assert_eq!(receipt.settle_now(120)?[0].remaining(), 880);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_receipt(self) -> CheckWithReceipt<'a, S> {
         CheckWithReceipt { check: self }
     }
 
-    /// The answer, if the store need not be asked.
-    fn known(&self) -> Option<Decision> {
+    /// Returns the decision if the deny cache has it.
+    fn cached(&self) -> Option<Decision> {
         let guard = self.limiter.shared.guard.as_ref()?;
         let (Ok(key), Ok(cost)) = (self.limiter.shared.key(self.key), self.cost) else {
             return None;
         };
-        guard.known(Key::new(&key).ok()?, cost)
+        guard.cached(Key::new(&key).ok()?, cost)
     }
 
     async fn answer(self) -> Result<Decision, CheckError> {
@@ -112,12 +135,14 @@ impl<'a, S: Store> Check<'a, S> {
             .await?)
     }
 
-    /// Decides, and holds this thread up meanwhile: for programs without an async runtime.
+    /// Runs the check, blocking the current thread. For programs without an async runtime.
     ///
     /// # Errors
-    /// If the key is empty, the cost is not one, or this thread runs async tasks. Then nothing is taken.
+    ///
+    /// Returns an error if the key is empty, if the cost is invalid, or if the current thread runs
+    /// async tasks. Nothing is taken then.
     pub fn wait(self) -> Result<Decision, CheckError> {
-        match self.known() {
+        match self.cached() {
             Some(decision) => Ok(decision),
             None => self.limiter.store().block_on(self.answer())?,
         }
@@ -125,10 +150,11 @@ impl<'a, S: Store> Check<'a, S> {
 }
 
 impl Check<'_, MemoryStore> {
-    /// Decides.
+    /// Runs the check.
     ///
     /// # Errors
-    /// If the key is empty or the cost is not one. Then nothing is taken.
+    ///
+    /// Returns an error if the key is empty or the cost is invalid. Nothing is taken then.
     #[inline]
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
@@ -136,12 +162,12 @@ impl Check<'_, MemoryStore> {
         if shared.is_plain(key) {
             Ok(shared.store.check(&shared.plan, key, self.cost?))
         } else {
-            self.now_composed()
+            self.now_encoded()
         }
     }
 
     #[cold]
-    fn now_composed(self) -> Result<Decision, CheckError> {
+    fn now_encoded(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
         Ok(shared
             .store
@@ -151,17 +177,18 @@ impl Check<'_, MemoryStore> {
 
 impl<'a, S: Store> IntoFuture for Check<'a, S> {
     type Output = Result<Decision, CheckError>;
-    type IntoFuture = Answer<'a, Decision>;
+    type IntoFuture = CheckFuture<'a, Decision>;
 
     fn into_future(self) -> Self::IntoFuture {
-        match self.known() {
-            Some(decision) => Answer::known(decision),
-            None => Answer::asked(self.answer()),
+        match self.cached() {
+            Some(decision) => CheckFuture::cached(decision),
+            None => CheckFuture::asked(self.answer()),
         }
     }
 }
 
-/// One request that returns a receipt. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+/// One request that returns a receipt. Nothing happens until `.now()` (in memory), `.await` or
+/// `.wait()`.
 #[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
 #[derive(Debug)]
 pub struct CheckWithReceipt<'a, S: Store> {
@@ -172,12 +199,12 @@ impl<S: Store> CheckWithReceipt<'_, S> {
     async fn answer(self) -> Result<(Decision, Receipt<S>), CheckError> {
         let Check { limiter, key, cost } = self.check;
         let key = limiter.shared.key(key)?;
-        let asked = Asked {
+        let asked = LimiterRequest {
             limiter,
             key: Key::new(&key)?,
             cost: cost?,
         };
-        let answer = check_together(std::slice::from_ref(&asked), true)
+        let answer = check_all(std::slice::from_ref(&asked), true)
             .await?
             .pop()
             .flatten();
@@ -189,24 +216,25 @@ impl<S: Store> CheckWithReceipt<'_, S> {
         };
         let mut taken = SmallVec::new();
         if !claims.is_empty() {
-            let (key, cost, locally) =
-                (KeyBytes::from_slice(&key), asked.cost, decision.degraded());
-            taken.push(Taken {
+            let key = KeyBytes::from_slice(&key);
+            taken.push(ReceiptEntry {
                 limiter: limiter.clone(),
                 key,
-                cost,
+                cost: asked.cost,
                 claims,
-                locally,
-                tally: None,
+                degraded: decision.degraded(),
+                counters: None,
             });
         }
         Ok((decision, Receipt::new(taken)))
     }
 
-    /// Runs the check, blocking the current thread: for programs without an async runtime.
+    /// Runs the check, blocking the current thread. For programs without an async runtime.
     ///
     /// # Errors
-    /// If the key is empty, the cost is invalid, or this thread runs async tasks. Then nothing is taken.
+    ///
+    /// Returns an error if the key is empty, if the cost is invalid, or if the current thread runs
+    /// async tasks. Nothing is taken then.
     pub fn wait(self) -> Result<(Decision, Receipt<S>), CheckError> {
         self.check.limiter.store().block_on(self.answer())?
     }
@@ -216,7 +244,8 @@ impl CheckWithReceipt<'_, MemoryStore> {
     /// Runs the check.
     ///
     /// # Errors
-    /// If the key is empty or the cost is invalid. Then nothing is taken.
+    ///
+    /// Returns an error if the key is empty or the cost is invalid. Nothing is taken then.
     pub fn now(self) -> Result<(Decision, Receipt<MemoryStore>), CheckError> {
         blocking::ready(self.answer())
     }
@@ -224,10 +253,10 @@ impl CheckWithReceipt<'_, MemoryStore> {
 
 impl<'a, S: Store> IntoFuture for CheckWithReceipt<'a, S> {
     type Output = Result<(Decision, Receipt<S>), CheckError>;
-    type IntoFuture = Answer<'a, (Decision, Receipt<S>)>;
+    type IntoFuture = CheckFuture<'a, (Decision, Receipt<S>)>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Answer::asked(self.answer())
+        CheckFuture::asked(self.answer())
     }
 }
 
@@ -239,7 +268,7 @@ pub struct CheckMany<'a, K, C, S: Store> {
     pub(super) requests: &'a [(K, C)],
 }
 
-/// One request of a batch, checked.
+/// Checks the key and the cost of one request of a batch.
 #[inline]
 fn keyed<K, C>((key, cost): &(K, C)) -> Result<(Key<'_>, Cost), CheckError>
 where
@@ -257,37 +286,41 @@ where
     K: AsRef<[u8]>,
     C: Copy + TryInto<Cost, Error: Into<CostError>>,
 {
-    /// Decides on all, in order.
+    /// Runs the checks in order.
     ///
     /// # Errors
-    /// If a key is empty or a cost is not one. Then nothing is taken, from any key.
+    ///
+    /// Returns an error if a key is empty or a cost is invalid. Nothing is taken then, from any
+    /// key.
     pub fn now(self) -> Result<Vec<Decision>, CheckError> {
         let mut decisions = Vec::with_capacity(self.requests.len());
         self.now_into(&mut decisions)?;
         Ok(decisions)
     }
 
-    /// Decides on all, in order, and adds the decisions to a list that is used again and again.
+    /// Runs the checks in order and appends the decisions to a vector, which can be reused.
     ///
     /// # Errors
-    /// If a key is empty or a cost is not one. Then nothing is taken, from any key, and nothing is added.
+    ///
+    /// Returns an error if a key is empty or a cost is invalid. Nothing is taken then, from any
+    /// key, and nothing is appended.
     pub fn now_into(self, decisions: &mut Vec<Decision>) -> Result<(), CheckError> {
         let shared = &*self.limiter.shared;
-        let mut is_any_composed = false;
+        let mut is_any_encoded = false;
         for request in self.requests {
             let (key, _) = keyed(request)?;
-            is_any_composed |= !shared.is_plain(key);
+            is_any_encoded |= !shared.is_plain(key);
         }
         decisions.reserve(self.requests.len());
         let requests = self
             .requests
             .iter()
             .filter_map(|request| keyed(request).ok());
-        if is_any_composed {
-            let composed: Vec<(Composed<'_>, Cost)> = requests
+        if is_any_encoded {
+            let encoded: Vec<(EncodedKey<'_>, Cost)> = requests
                 .filter_map(|(key, cost)| Some((shared.key(key.as_bytes()).ok()?, cost)))
                 .collect();
-            let requests = composed
+            let requests = encoded
                 .iter()
                 .filter_map(|(key, cost)| Some((Key::new(key).ok()?, *cost)));
             shared.store.check_many(&shared.plan, requests, decisions);
@@ -305,26 +338,28 @@ where
 {
     async fn answer(self) -> Result<Vec<Decision>, CheckError> {
         let shared = &*self.limiter.shared;
-        let composed = |request| {
+        let encoded = |request| {
             let (key, cost) = keyed(request)?;
             Ok((shared.key(key.as_bytes())?, cost))
         };
-        let composed = self
+        let encoded = self
             .requests
             .iter()
-            .map(composed)
+            .map(encoded)
             .collect::<Result<Vec<_>, CheckError>>()?;
-        let requests = composed
+        let requests = encoded
             .iter()
             .map(|(key, cost)| Ok((Key::new(key)?, *cost)))
             .collect::<Result<Vec<(Key<'_>, Cost)>, CheckError>>()?;
         Ok(shared.check_many(&requests).await?)
     }
 
-    /// Decides on all, and holds this thread up meanwhile: for programs without an async runtime.
+    /// Runs the checks, blocking the current thread. For programs without an async runtime.
     ///
     /// # Errors
-    /// If a key is empty, a cost is not one, or this thread runs async tasks. Then nothing is taken, from any key.
+    ///
+    /// Returns an error if a key is empty, if a cost is invalid, or if the current thread runs
+    /// async tasks. Nothing is taken then, from any key.
     pub fn wait(self) -> Result<Vec<Decision>, CheckError> {
         self.limiter.store().block_on(self.answer())?
     }
@@ -336,14 +371,14 @@ where
     C: Copy + TryInto<Cost, Error: Into<CostError>> + Sync,
 {
     type Output = Result<Vec<Decision>, CheckError>;
-    type IntoFuture = Answer<'a, Vec<Decision>>;
+    type IntoFuture = CheckFuture<'a, Vec<Decision>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Answer::asked(self.answer())
+        CheckFuture::asked(self.answer())
     }
 }
 
-/// Something to give back. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+/// A refund. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
 #[must_use = "nothing is given back until `.now()`, `.await` or `.wait()`"]
 #[derive(Debug)]
 pub struct Refund<'a, S: Store> {
@@ -362,20 +397,23 @@ impl<S: Store> Refund<'_, S> {
             .await?)
     }
 
-    /// Gives back, and holds this thread up meanwhile: for programs without an async runtime.
+    /// Runs the refund, blocking the current thread. For programs without an async runtime.
     ///
     /// # Errors
-    /// If the key is empty, the cost is not one, or this thread runs async tasks. Then nothing is given back.
+    ///
+    /// Returns an error if the key is empty, if the cost is invalid, if the store could not answer,
+    /// or if the current thread runs async tasks. Nothing is given back then.
     pub fn wait(self) -> Result<Decision, CheckError> {
         self.limiter.store().block_on(self.answer())?
     }
 }
 
 impl Refund<'_, MemoryStore> {
-    /// Gives back.
+    /// Runs the refund.
     ///
     /// # Errors
-    /// If the key is empty or the cost is not one. Then nothing is given back.
+    ///
+    /// Returns an error if the key is empty or the cost is invalid. Nothing is given back then.
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
         Ok(shared
@@ -386,14 +424,14 @@ impl Refund<'_, MemoryStore> {
 
 impl<'a, S: Store> IntoFuture for Refund<'a, S> {
     type Output = Result<Decision, CheckError>;
-    type IntoFuture = Answer<'a, Decision>;
+    type IntoFuture = CheckFuture<'a, Decision>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Answer::asked(self.answer())
+        CheckFuture::asked(self.answer())
     }
 }
 
-/// A key to forget. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+/// A reset. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
 #[must_use = "nothing is forgotten until `.now()`, `.await` or `.wait()`"]
 #[derive(Debug)]
 pub struct Reset<'a, S: Store> {
@@ -407,20 +445,23 @@ impl<S: Store> Reset<'_, S> {
         Ok(self.limiter.shared.reset(Key::new(&key)?).await?)
     }
 
-    /// Forgets, and holds this thread up meanwhile: for programs without an async runtime.
+    /// Runs the reset, blocking the current thread. For programs without an async runtime.
     ///
     /// # Errors
-    /// If the key is empty, the store could not answer, or this thread runs async tasks.
+    ///
+    /// Returns an error if the key is empty, if the store could not answer, or if the current
+    /// thread runs async tasks.
     pub fn wait(self) -> Result<(), CheckError> {
         self.limiter.store().block_on(self.answer())?
     }
 }
 
 impl Reset<'_, MemoryStore> {
-    /// Forgets.
+    /// Runs the reset.
     ///
     /// # Errors
-    /// If the key is empty.
+    ///
+    /// Returns an error if the key is empty.
     pub fn now(self) -> Result<(), CheckError> {
         let shared = &*self.limiter.shared;
         shared
@@ -432,9 +473,9 @@ impl Reset<'_, MemoryStore> {
 
 impl<'a, S: Store> IntoFuture for Reset<'a, S> {
     type Output = Result<(), CheckError>;
-    type IntoFuture = Answer<'a, ()>;
+    type IntoFuture = CheckFuture<'a, ()>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Answer::asked(self.answer())
+        CheckFuture::asked(self.answer())
     }
 }

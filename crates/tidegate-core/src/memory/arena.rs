@@ -1,7 +1,8 @@
-//! Records that do not fit a slot: logs, and the states of several limits.
+//! Records that do not fit in a slot: logs, and the states of policies with several limits.
 //!
-//! Records are kept by group, and their bytes are counted by group, so that the table can keep them within a budget in
-//! which each group has its share. A record is only found by the fingerprint that it was stored for.
+//! Records are stored by group, and their bytes are stats by group, so that the table can keep
+//! them within a budget in which each group has a share. A record is only found by the fingerprint
+//! that it was stored for.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -15,13 +16,14 @@ use super::groups::GROUPS;
 use crate::record::Record;
 use crate::sync::{AtomicU64, Ordering};
 
-/// So that threads on different keys seldom meet. A power of two.
+/// The number of shards, a power of two, so that threads on different keys rarely contend.
 const SHARDS: usize = 16;
 
-/// The bytes of a record beside those that it counts itself: its place in a shard.
-const OVERHEAD: usize = size_of::<Kept>() + size_of::<usize>();
+/// The size of a record beyond its heap bytes: its place in a shard.
+const OVERHEAD: usize = size_of::<StoredRecord>() + size_of::<usize>();
 
-/// Records by group and number. A record belongs to one slot and is used under the lock of that slot's line.
+/// Records by group and number. A record belongs to one slot and is used under the lock of that
+/// slot's line.
 pub(super) struct Arena {
     groups: Box<[OnceLock<Box<Records>>]>,
     records: AtomicU64,
@@ -31,26 +33,27 @@ pub(super) struct Arena {
 /// The records of one group.
 struct Records {
     shards: [Mutex<Shard>; SHARDS],
-    /// The entries of large records, which are few.
+    /// The fingerprints of large records, of which there are few.
     large: Mutex<HashSet<Fingerprint>>,
     bytes: AtomicU64,
 }
 
-/// Records of so many bytes are large: a few of them make up for thousands of others.
+/// The size in bytes from which a record is large: a few of them weigh as much as thousands of
+/// others.
 pub(super) const LARGE: usize = 64 * 1024;
 
 #[derive(Default)]
 struct Shard {
-    records: Slab<Kept>,
-    /// Above all places that were ever used.
+    records: Slab<StoredRecord>,
+    /// One past the highest index ever used.
     end: usize,
 }
 
-/// Places that are looked at in a shard for a sample.
+/// The maximum number of indexes inspected in a shard for a sample.
 const PLACES_LOOKED_AT: usize = 1_024;
 
-/// A record, and the entry that it belongs to.
-struct Kept {
+/// A record, and the fingerprint that it belongs to.
+struct StoredRecord {
     record: Record,
     fingerprint: Fingerprint,
 }
@@ -64,23 +67,23 @@ impl Arena {
         }
     }
 
-    /// The number of records.
+    /// Returns the number of records.
     pub(super) fn len(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// The bytes of all records.
+    /// Returns the bytes of all records.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The bytes of the records of one group.
+    /// Returns the bytes of the records of one group.
     pub(super) fn bytes_of(&self, group: Group) -> u64 {
         self.records_of(group)
             .map_or(0, |records| records.bytes.load(Ordering::Relaxed))
     }
 
-    /// The group whose records take the most bytes.
+    /// Returns the group whose records take the most bytes.
     pub(super) fn largest_group(&self) -> Group {
         (0..=u8::MAX)
             .map(Group)
@@ -88,7 +91,7 @@ impl Arena {
             .unwrap_or(Group(0))
     }
 
-    /// Stores a record and returns its number, which is not 0.
+    /// Stores a record and returns its number, which is never 0.
     pub(super) fn insert(&self, record: Record, fingerprint: Fingerprint) -> u64 {
         let group = fingerprint.group();
         let records = self.groups[usize::from(group.0)].get_or_init(Box::default);
@@ -96,7 +99,7 @@ impl Arena {
         self.count(records, fingerprint, 0, size(&record));
         self.records.fetch_add(1, Ordering::Relaxed);
         let mut shard = records.shards[number].lock();
-        let at = shard.records.insert(Kept {
+        let at = shard.records.insert(StoredRecord {
             record,
             fingerprint,
         });
@@ -114,13 +117,13 @@ impl Arena {
         if shard
             .records
             .get(at)
-            .is_some_and(|kept| kept.fingerprint == fingerprint)
+            .is_some_and(|stored| stored.fingerprint == fingerprint)
         {
-            let kept = shard.records.remove(at);
-            self.count(records, fingerprint, size(&kept.record), 0);
+            let stored = shard.records.remove(at);
+            self.count(records, fingerprint, size(&stored.record), 0);
             self.records.fetch_sub(1, Ordering::Relaxed);
         }
-        // A crowd that has gone leaves nothing behind.
+        // A shard that became empty releases its memory.
         if shard.records.is_empty() {
             *shard = Shard::default();
         }
@@ -137,13 +140,14 @@ impl Arena {
             shard
                 .records
                 .get(at)
-                .is_some_and(|kept| kept.fingerprint == fingerprint)
+                .is_some_and(|stored| stored.fingerprint == fingerprint)
         };
         let mut shard = records.shards[shard].lock();
         own(&mut shard).then(|| MutexGuard::map(shard, |shard| &mut shard.records[at].record))
     }
 
-    /// Runs `work` on the record of a number, and counts what it changes in size. `None` if there is no such record.
+    /// Runs `work` on a record and accounts for its change in size. Returns `None` if there is no
+    /// such record.
     pub(super) fn with<T>(
         &self,
         number: u64,
@@ -162,7 +166,8 @@ impl Arena {
         Some(result)
     }
 
-    /// The entries of up to `N` records of a group, from a place on that `spread` chooses.
+    /// Returns the fingerprints of up to `N` records of a group, starting at an index chosen by
+    /// `spread`.
     pub(super) fn sample<const N: usize>(
         &self,
         group: Group,
@@ -176,8 +181,8 @@ impl Arena {
             let shard = records.shards[(spread as usize).wrapping_add(shard) % SHARDS].lock();
             let start = ((u128::from(spread) * shard.end as u128) >> 64) as usize;
             let places = (start..shard.end).chain(0..start).take(PLACES_LOOKED_AT);
-            let kept = places.filter_map(|at| Some(shard.records.get(at)?.fingerprint));
-            found.extend(kept.take(found.remaining_capacity()));
+            let stored = places.filter_map(|at| Some(shard.records.get(at)?.fingerprint));
+            found.extend(stored.take(found.remaining_capacity()));
             if found.is_full() {
                 break;
             }
@@ -185,7 +190,7 @@ impl Arena {
         found
     }
 
-    /// The entries of up to `N` large records of a group.
+    /// Returns the fingerprints of up to `N` large records of a group.
     pub(super) fn large<const N: usize>(&self, group: Group) -> ArrayVec<Fingerprint, N> {
         let Some(records) = self.records_of(group) else {
             return ArrayVec::new();

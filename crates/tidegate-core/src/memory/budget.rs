@@ -1,48 +1,54 @@
-//! The byte budget for records: logs and policies of several limits, which do not fit the table.
+//! The byte budget for records: logs, and policies of several limits, which do not fit in the
+//! table.
 //!
-//! Each group has an equal share of the budget. Records of a group that has less than its share are not evicted. Where large
-//! records are what exceeds the budget, they are evicted, and not the many small ones beside them.
+//! Each group has an equal share of the budget. Records of a group below its share are not evicted.
+//! If large records exceed the budget, they are evicted before the many small ones.
 
 use smallvec::SmallVec;
 
 use super::arena::LARGE;
+use super::cache_line::Kind;
 use super::evict::{RECORD_CLASSES, Rank, rank};
 use super::fingerprint::{Fingerprint, Group};
-use super::line::Kind;
 use super::probe::Probe;
 use super::table::Table;
 use crate::sync::Ordering;
 
-/// Records that are compared at a time, and how often until one is found that is cheap to drop.
+/// The number of records compared at a time, and the number of samples taken until one is cheap to
+/// drop.
 const SAMPLE: usize = 16;
 const SAMPLES: u32 = 8;
-/// Large records that are compared.
+/// The number of large records compared.
 const LARGE_SAMPLE: usize = 64;
-/// Records that one request evicts at the most. It adds one, or some bytes to one.
-const MOST_EVICTED: u32 = 32;
-/// Lines that one request sweeps at the most, beside its own.
-const MOST_SWEPT: u64 = 32;
+/// The maximum number of records that one request evicts. It adds at most one record, or bytes to
+/// one.
+const MAX_EVICTED: u32 = 32;
+/// The maximum number of lines that one request sweeps, besides its own.
+const MAX_SWEPT: u64 = 32;
 
 impl Table {
-    /// Evicts records while they take more bytes than the budget allows. The entries of `own`, which were just written, stay:
-    /// otherwise a client could free itself by a log that exceeds the budget.
+    /// Evicts records while they exceed the byte budget.
+    ///
+    /// The records of `own`, which were just change, stay. Otherwise a client could reset its
+    /// limit with a log that exceeds the budget.
     #[cold]
     pub(super) fn trim_records(&self, own: &[Fingerprint], now: u64) {
-        for again in 0..MOST_EVICTED {
+        for again in 0..MAX_EVICTED {
             if self.arena.bytes() <= self.max_record_bytes || !self.evict_record(own, again, now) {
                 break;
             }
         }
-        // Records grow older as fast as they are replaced, which may be faster than the table is.
+        // Records must age as fast as they are replaced, which may be faster than the table's
+        // entries.
         let swept = (3 * self.lines.len() as u64)
             .div_ceil(self.arena.len().max(1))
-            .min(MOST_SWEPT);
+            .min(MAX_SWEPT);
         for _ in 1..swept {
             self.sweep_line(now, true);
         }
     }
 
-    /// Evicts one record, if any may be evicted.
+    /// Evicts one record. Returns `false` if none may be evicted.
     fn evict_record(&self, own: &[Fingerprint], again: u32, now: u64) -> bool {
         let groups = self.groups_to_trim(own);
         let is_far_above = self.arena.bytes() > self.max_record_bytes.saturating_add(LARGE as u64);
@@ -61,7 +67,7 @@ impl Table {
         victim.is_some()
     }
 
-    /// The groups to evict from: those of the request's own that have more than their share, then the one that has most.
+    /// Returns the groups to evict from: those of the request above their share, then the largest.
     fn groups_to_trim(&self, own: &[Fingerprint]) -> SmallVec<[Group; 2]> {
         let newcomer = own.first().map_or(Group(0), |own| own.group());
         let share = self.groups.share(self.max_record_bytes, newcomer);
@@ -74,7 +80,7 @@ impl Table {
             .collect()
     }
 
-    /// The record of a few samples of a group that is evicted first.
+    /// Returns the record to evict first, from a few samples of a group.
     fn least_record(
         &self,
         group: Group,
@@ -98,7 +104,7 @@ impl Table {
         least.map(|(_, fingerprint)| fingerprint)
     }
 
-    /// The record of these that is evicted first. Those of `own` stay.
+    /// Returns the record to evict first, of those in `all`. The records of `own` stay.
     fn least_of(
         &self,
         all: &[Fingerprint],
@@ -110,7 +116,7 @@ impl Table {
         ranked.min_by_key(|(rank, _)| *rank)
     }
 
-    /// Ranks the record of `fingerprint`, if it still has one.
+    /// Returns the rank of a record, if the key still has one.
     fn record_rank(&self, fingerprint: Fingerprint, now: u64) -> Option<Rank> {
         let home = self.home(fingerprint);
         let mut probe = Probe::new(self, home, self.lines[home].lock());

@@ -6,35 +6,45 @@ use super::receipts::Receipts;
 use super::table::Table;
 use crate::clock::Clock;
 
-/// The budget of records where none is given: bytes for each of `max_keys`, and at least so many in all.
-const RECORD_BYTES_A_KEY: u64 = 256;
-const LEAST_RECORD_BYTES: u64 = 64 << 20;
+/// The default record budget: bytes per key of `max_keys`, and the minimum in total.
+const RECORD_BYTES_PER_KEY: u64 = 256;
+const MIN_RECORD_BYTES: u64 = 64 << 20;
 
 /// Statistics of a memory store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Keys that are kept, among them those that have expired and were not met yet.
+    /// Stored keys, including expired ones that have not been swept yet.
     pub keys: u64,
-    /// The most keys it keeps.
+    /// The maximum number of keys.
     pub max_keys: u64,
     /// Bytes reserved for the table.
     pub table_bytes: usize,
     /// Bytes of the records beside the table.
     pub record_bytes: u64,
-    /// The most bytes of records that it keeps.
+    /// The maximum bytes of records.
     pub max_record_bytes: u64,
-    /// Keys that were dropped, before they had expired, for others to have a place.
+    /// Keys that were evicted before they expired, to make room for others.
     pub evictions: u64,
-    /// Evicted keys that were being denied, since all candidates were. Their clients start afresh.
+    /// Evicted keys that were being denied, because all candidates were. Their limits are reset.
     pub denied_evictions: u64,
-    /// Evictions that kept the records within their budget.
+    /// Evictions that layout the records within their budget.
     pub record_evictions: u64,
-    /// Keys that were forgotten because they had expired.
+    /// Keys that were deleted after they expired.
     pub expiries: u64,
 }
 
 /// A builder for [`MemoryStore`].
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{ManualClock, MemoryStore};
+///
+/// let store = MemoryStore::builder().max_keys(50_000).clock(ManualClock::new()).build()?;
+/// assert_eq!(store.stats().max_keys, 50_000);
+/// # Ok::<(), tidegate::MemoryStoreError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryStoreBuilder {
     max_keys: u64,
@@ -42,20 +52,22 @@ pub struct MemoryStoreBuilder {
     clock: Clock,
 }
 
-/// An error in making a [`MemoryStore`].
+/// The error for a [`MemoryStore`] that cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryStoreError {
     /// `max_keys` is 0.
     #[error("max_keys is 0: expected at least 1")]
     NoKeys,
-    /// The system does not hand out so much memory.
-    #[error("no memory for max_keys = {max_keys}: expected fewer (46 bytes a key are reserved)")]
+    /// There is not enough memory.
+    #[error(
+        "not enough memory for max_keys = {max_keys}: expected fewer (46 bytes are reserved per key)"
+    )]
     OutOfMemory {
-        /// The number of keys that was asked for.
+        /// The number of keys requested.
         max_keys: u64,
     },
-    /// The fingerprints of keys need a secret.
+    /// The system has no random source, which the secret of the fingerprints needs.
     #[error("the system's random source is not available")]
     NoRandomness,
 }
@@ -69,33 +81,39 @@ impl MemoryStoreBuilder {
         }
     }
 
-    /// The most keys to keep: a hard bound on memory from the start. 1,000,000 where not given.
+    /// Sets the maximum number of keys, a hard bound on memory. The default is 1,000,000.
     #[must_use]
     pub fn max_keys(mut self, max_keys: u64) -> Self {
         self.max_keys = max_keys;
         self
     }
 
-    /// The most bytes of records beside the table: logs, which take 16 bytes or so for each instant at which something was
-    /// admitted, and policies of several limits, which take about 60 bytes a limit. Where not given, 256 bytes for each of
-    /// `max_keys`, but at least 64 MiB. A full budget evicts records as a full table evicts keys. One record may exceed it.
+    /// Sets the maximum bytes of records beside the table.
+    ///
+    /// A log takes about 16 bytes for each instant at which a request was admitted. A policy of
+    /// several limits takes about 60 bytes per limit. The default is 256 bytes per key of
+    /// `max_keys`, and at least 64 MiB. A full budget evicts records like a full table evicts keys.
+    /// A single record may exceed it.
     #[must_use]
     pub fn max_record_bytes(mut self, bytes: u64) -> Self {
         self.max_record_bytes = Some(bytes);
         self
     }
 
-    /// Where time comes from: the system where not given, a [`ManualClock`](crate::ManualClock) in tests.
+    /// Sets the clock. The default is the system's; tests use a
+    /// [`ManualClock`](crate::ManualClock).
     #[must_use]
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.clock = clock.into();
         self
     }
 
-    /// Makes the store.
+    /// Creates the store.
     ///
     /// # Errors
-    /// If `max_keys` is 0 or more than there is memory for.
+    ///
+    /// Returns an error if `max_keys` is 0, if there is not enough memory, or if the system has no
+    /// random source.
     pub fn build(self) -> Result<MemoryStore, MemoryStoreError> {
         let secret = Secret::random().ok_or(MemoryStoreError::NoRandomness)?;
         self.build_with(secret)
@@ -111,8 +129,8 @@ impl MemoryStoreBuilder {
             return Err(MemoryStoreError::NoKeys);
         }
         let by_keys = max_keys
-            .saturating_mul(RECORD_BYTES_A_KEY)
-            .max(LEAST_RECORD_BYTES);
+            .saturating_mul(RECORD_BYTES_PER_KEY)
+            .max(MIN_RECORD_BYTES);
         let max_record_bytes = max_record_bytes.unwrap_or(by_keys);
         let table = Table::new(max_keys, max_record_bytes, clock)
             .ok_or(MemoryStoreError::OutOfMemory { max_keys })?;

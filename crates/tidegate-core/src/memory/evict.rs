@@ -1,44 +1,47 @@
 //! Eviction: which entry a full table drops.
 //!
-//! A new key evicts one of the entries near its home or in other places that its fingerprint chooses. The order, from the
-//! first to go to the last:
+//! A new key evicts one of the entries near its home line, or in other places that its fingerprint
+//! selects. The order, from the first to go to the last:
 //!
 //! 1. Entries that have expired.
-//! 2. Entries of a group that has more than its share, or of the new key's own group if that has. An entry of another
-//!    group goes only if some hundreds of candidates hold no such entry.
-//! 3. Among those, by denials and age (see [`CLASSES`]): an entry that was asked for once or twice goes before an entry that
-//!    keeps being denied, and one that has not been asked for while the table was filled anew goes before one that has.
+//! 2. Entries of a group above its share, or of the new key's own group if that is above. An entry
+//!    of another group goes only if some hundreds of candidates contain no such entry.
+//! 3. Among those, by denials and age (see [`CLASSES`]). An entry that was used once or twice goes
+//!    before one that keeps being denied. An entry not used while the table was filled once goes
+//!    before one that was.
 //! 4. Among equals, the entry that resets soonest.
 
+use super::cache_line::{CacheLine, LockedLine, Slot};
 use super::fingerprint::{Fingerprint, Group};
-use super::line::{Guard, Line, Slot};
 use super::table::Table;
 use crate::hardware;
 use crate::sync::Ordering;
 
-/// Tables with at most so many lines look for the entry to evict in all of them.
+/// Tables with at most this many lines search all of them.
 pub(super) const SMALL: usize = 16;
-/// In a larger one: lines from the home of a new key on that are looked through, and lines in each other place.
+/// In a larger table: the number of lines searched from the home line on, and in each other place.
 pub(super) const NEAR: usize = 4;
 const FAR: usize = 8;
-/// Other places that are tried until one has an entry that is cheap to drop, and until one has any that may be dropped.
+/// The number of other places tried until one has an entry that is cheap to drop, and until one has
+/// any that may be dropped.
 const CHEAP_TRIES: u64 = 4;
 const MAX_TRIES: u64 = 24;
 
 /// The order of eviction by denials (0 to 3) and age (0 to 3 full sweeps since the last request).
 ///
-/// First come the quiet entries, of age 2 and 3, those without a denial before those that were denied. Then come those that
-/// were asked for a short time ago, and of these last the ones that were denied again and again.
+/// First come the unused entries, of age 2 and 3, those without a denial before those that were
+/// denied. Then come the recently used ones, and among these last the repeatedly denied.
 pub(super) const CLASSES: Classes = [[10, 8, 1, 0], [11, 9, 3, 2], [13, 12, 5, 4], [15, 14, 7, 6]];
-/// The same for records, which may be replaced several times while the sweeps pass the table once: an age of 1 is old then.
+/// The same for records. They may be replaced several times during one sweep of the table, so an
+/// age of 1 is already old.
 pub(super) const RECORD_CLASSES: Classes =
     [[5, 2, 1, 0], [7, 6, 4, 3], [11, 10, 9, 8], [15, 14, 13, 12]];
-/// By denials and age.
+/// Indexed by denials and age.
 type Classes = [[u8; 4]; 4];
-/// The last class of entries that are dropped without looking in further places.
+/// The last class of entries that are dropped without searching further places.
 const CHEAP: u8 = 1;
 
-/// The place of an entry in the order of eviction: the least is evicted first.
+/// The position of an entry in the order of eviction. The smallest is evicted first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     is_live: bool,
@@ -65,11 +68,12 @@ pub(super) struct Newcomer<'a> {
 }
 
 impl Table {
-    /// Evicts an entry, in `near` or elsewhere. The entry that takes its place is counted for it.
+    /// Evicts an entry, near the new key or elsewhere. The key count stays the same: the new entry
+    /// takes the place of the evicted one.
     #[cold]
-    pub(super) fn make_room(&self, near: &mut [Guard<'_>], newcomer: Newcomer<'_>) {
+    pub(super) fn make_room(&self, near: &mut [LockedLine<'_>], newcomer: Newcomer<'_>) {
         let spread = newcomer.fingerprint.high;
-        // On their way while those near are looked at.
+        // Fetched while the nearby lines are searched.
         self.lines_at(spread).for_each(hardware::prefetch);
         let mut best: Option<Rank> = None;
         let mut near_index = 0;
@@ -81,7 +85,7 @@ impl Table {
                 (best, near_index) = (Some(rank), index);
             }
         }
-        let mut far: Option<Guard<'_>> = None;
+        let mut far: Option<LockedLine<'_>> = None;
         for again in 0..MAX_TRIES {
             let is_enough = best.is_some_and(|best| {
                 best.is_cheap() || (again >= CHEAP_TRIES && !best.is_protected)
@@ -99,7 +103,7 @@ impl Table {
         match (best, &mut far) {
             (Some(rank), Some(line)) => self.evict(line, rank),
             (Some(rank), None) => self.evict(&mut near[near_index], rank),
-            // Nothing but entries of the same request, or chance. One key too many.
+            // Only entries of the same request, or locked lines. One key too many is stats.
             (None, _) => {
                 self.counts.keys.fetch_add(1, Ordering::Relaxed);
             }
@@ -107,9 +111,10 @@ impl Table {
         self.groups.add(newcomer.fingerprint.group());
     }
 
-    /// Every slot within reach is taken, which chance brings about in one of a hundred tables of a hundred million keys.
+    /// Evicts an entry because every slot within reach is taken. That happens by chance in about
+    /// one of a hundred tables of a hundred million keys.
     #[cold]
-    pub(super) fn drop_near(&self, near: &mut [Guard<'_>], newcomer: Newcomer<'_>) {
+    pub(super) fn drop_near(&self, near: &mut [LockedLine<'_>], newcomer: Newcomer<'_>) {
         let ranks = near
             .iter()
             .enumerate()
@@ -120,8 +125,8 @@ impl Table {
         }
     }
 
-    /// Drops the entry; the total of keys is left to the caller.
-    fn evict(&self, line: &mut Guard<'_>, rank: Rank) {
+    /// Drops an entry. The caller updates the total number of keys.
+    fn evict(&self, line: &mut LockedLine<'_>, rank: Rank) {
         self.groups.remove(line.fingerprint(rank.at).group());
         self.release(line, rank.at);
         self.count_eviction(rank);
@@ -139,22 +144,23 @@ impl Table {
         }
     }
 
-    /// Locks are taken going up, and these may be below those that are held: a line that another thread holds is left out.
-    fn least_at(&self, spread: u64, newcomer: Newcomer<'_>) -> Option<(Rank, Guard<'_>)> {
-        let lines = self.lines_at(spread).filter_map(Line::try_lock);
+    /// Returns the entry to evict first at another place. Locks are only taken upwards, and these
+    /// lines may be below those held, so a line that another thread holds is skipped.
+    fn least_at(&self, spread: u64, newcomer: Newcomer<'_>) -> Option<(Rank, LockedLine<'_>)> {
+        let lines = self.lines_at(spread).filter_map(CacheLine::try_lock);
         lines
             .filter_map(|line| Some((self.least(&line, newcomer)?, line)))
             .min_by_key(|(rank, _)| *rank)
     }
 
-    fn lines_at(&self, spread: u64) -> impl Iterator<Item = &Line> {
+    fn lines_at(&self, spread: u64) -> impl Iterator<Item = &CacheLine> {
         let places = self.homes.saturating_sub(FAR as u64).max(1);
         let first = ((u128::from(spread) * u128::from(places)) >> 64) as usize;
         self.lines[first..].iter().take(FAR)
     }
 
-    /// The entry of a line that is evicted first.
-    fn least(&self, line: &Guard<'_>, newcomer: Newcomer<'_>) -> Option<Rank> {
+    /// Returns the entry of a line that is evicted first.
+    fn least(&self, line: &LockedLine<'_>, newcomer: Newcomer<'_>) -> Option<Rank> {
         let own = newcomer.fingerprint.group();
         let share = self.groups.share(self.max_keys(), own);
         let is_own_above = self.groups.keys(own) >= share;
@@ -181,12 +187,12 @@ impl Table {
     }
 }
 
-/// Steps that spread evenly over all places.
+/// The step of a Weyl sequence, which spreads evenly over all places.
 const WEYL: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Ranks an entry.
+/// Returns the rank of an entry.
 pub(super) fn rank(
-    line: &Guard<'_>,
+    line: &LockedLine<'_>,
     at: usize,
     slot: Slot,
     classes: &Classes,

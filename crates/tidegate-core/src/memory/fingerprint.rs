@@ -1,4 +1,4 @@
-//! Keys as keyed 128-bit fingerprints: whoever chooses the keys cannot choose where they fall.
+//! Keyed 128-bit fingerprints of keys, so that an attacker cannot choose where keys are stored.
 
 use siphasher::sip128::SipHasher13;
 
@@ -6,13 +6,13 @@ use crate::hardware::BlockCipher;
 use crate::identity;
 use crate::policy::Policy;
 
-/// Stands for a key under a policy. Two different keys meet with a chance of 2^-128.
+/// The fingerprint of a key under a policy. Two keys collide with a probability of 2^-128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint {
     pub(super) low: u64,
-    /// 56 bits of the hash, and below them the policy's group.
+    /// 56 bits of the hash, and in the low byte the policy's group.
     pub(super) high: u64,
-    /// The other eight bits of the hash. Neither the home nor the group says anything of them.
+    /// The other eight bits of the hash, independent of the home line and the group.
     pub(super) tag: u8,
 }
 
@@ -26,24 +26,24 @@ impl Fingerprint {
         }
     }
 
-    /// Returns true for the fingerprint of an empty slot.
+    /// Returns `true` for the fingerprint of an empty slot.
     pub(super) fn is_zero(self) -> bool {
         (self.low, self.high, self.tag) == (0, 0, 0)
     }
 
-    /// The group whose share of the table the entry belongs to.
+    /// Returns the group whose share of the table the entry belongs to.
     #[inline]
     pub(super) fn group(self) -> Group {
         Group(self.high as u8)
     }
 }
 
-/// A named policy, or all limits without a name: each has its share of the table. See `evict.rs`.
+/// A named policy, or all limits without a name. Each has a share of the table, see `evict.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group(pub(super) u8);
 
-/// Makes fingerprints with a secret of its own: one block of AES for a short key where the processor has it, SipHash
-/// for all others, each with keys of its own.
+/// Computes fingerprints with a secret key: one AES block for short keys if the processor has AES,
+/// SipHash-1-3 for all others.
 #[derive(Clone)]
 pub(super) struct Fingerprinter {
     short: Option<BlockCipher>,
@@ -51,12 +51,12 @@ pub(super) struct Fingerprinter {
     group: Group,
 }
 
-/// What the fingerprints of a store hang on: whoever knows it can choose keys that fall where they like.
+/// The secret of a store's fingerprints. With it, keys can be chosen that are stored in one place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Secret(pub(super) [u64; 2]);
 
 impl Secret {
-    /// Draws a secret from the system's random source. `None` if there is none.
+    /// Draws a secret from the system's random source. Returns `None` if there is none.
     pub(super) fn random() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
@@ -70,12 +70,12 @@ impl Fingerprinter {
         Self::of_secret(SipHasher13::new_with_keys(one, other), Group(0))
     }
 
-    /// Whether short keys are fingerprinted by AES: on processors that have it.
+    /// Returns `true` if short keys are hashed with AES.
     pub(super) fn has_cipher(&self) -> bool {
         self.short.is_some()
     }
 
-    /// All keys are drawn from the one secret.
+    /// Derives all keys from the secret.
     fn of_secret(secret: SipHasher13, group: Group) -> Self {
         let draw = |number: u8| secret.hash(&[number]).as_u128();
         let round_keys = std::array::from_fn(|round| draw(round as u8 + 1));
@@ -87,10 +87,10 @@ impl Fingerprinter {
         }
     }
 
-    /// Returns a fingerprinter for the keys of one namespace and one [identity](identity::identity): keys under different
-    /// ones never share a fingerprint.
+    /// Returns a fingerprinter for the keys of one namespace and one
+    /// [identity](identity::identity). Keys under different ones have different fingerprints.
     pub(super) fn for_policy(&self, policy: &Policy, namespace: &str, group: Group) -> Self {
-        // No identity has a `:`, so the text can be read in one way only.
+        // An identity contains no `:`, so the text is unambiguous.
         let text = format!("{}:{namespace}", identity::identity(policy, namespace));
         let derived = self.any.hash(text.as_bytes());
         Self::of_secret(SipHasher13::new_with_keys(derived.h1, derived.h2), group)
@@ -111,20 +111,21 @@ impl Fingerprinter {
     }
 }
 
-/// A key of at most 15 bytes as a block of its own: its bytes, zeroes, and its length in the last byte.
+/// Returns a key of at most 15 bytes as a block: its bytes, zeroes, and its length in the last
+/// byte.
 #[inline]
 fn short_block(key: &[u8]) -> Option<u128> {
     let length = key.len();
     let (low, high) = if let (8..=15, Some(head), Some(tail)) =
         (length, key.first_chunk(), key.last_chunk())
     {
-        // Of the last eight bytes, those that are not among the first eight.
+        // The last eight bytes, without those that are also among the first eight.
         (
             u64::from_le_bytes(*head),
             (u64::from_le_bytes(*tail) >> 8) >> (8 * (15 - length)),
         )
     } else if let (4..8, Some(head), Some(tail)) = (length, key.first_chunk(), key.last_chunk()) {
-        // Two that overlap: what both have is the same.
+        // Two overlapping halves; the overlapping bytes are equal.
         let (head, tail) = (u32::from_le_bytes(*head), u32::from_le_bytes(*tail));
         (u64::from(head) | u64::from(tail) << (8 * (length - 4)), 0)
     } else if let (1..4, [first, .., last] | [first @ last]) = (length, key) {

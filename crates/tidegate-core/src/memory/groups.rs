@@ -1,19 +1,22 @@
-//! Groups of entries: each named policy is one, and all limits without a name are one together. Each group has its share of
-//! the table, so that new keys of one group do not evict the entries of another.
+//! Groups of entries: each named policy is a group, and all limits without a name are one group.
+//!
+//! Each group has a share of the table, so that new keys of one group do not evict the entries of
+//! another.
 
 use parking_lot::Mutex;
 
 use super::fingerprint::Group;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Groups there can be: the number is one byte.
+/// The number of groups, which fits in one byte.
 pub(super) const GROUPS: usize = 256;
 
 pub(super) struct Groups {
-    /// The names of policies; the group of a name is its place here plus 1. Group 0 is that of limits without a name.
+    /// The names of policies. The group of a name is its index plus 1; group 0 is for limits
+    /// without a name.
     names: Mutex<Vec<Box<str>>>,
     keys: Box<[AtomicU64]>,
-    /// The number of groups that have keys.
+    /// The number of groups with at least one key.
     in_use: AtomicU64,
 }
 
@@ -26,7 +29,8 @@ impl Groups {
         }
     }
 
-    /// The group of a namespace. Tiers and candidates of a policy, which follow a `~`, are in the policy's group.
+    /// Returns the group of a namespace. The tiers and candidates of a policy, whose names continue
+    /// with a `~`, are in the policy's group.
     ///
     /// There is room for 255 names. Later ones share the groups of earlier ones.
     pub(super) fn of_namespace(&self, namespace: &str) -> Group {
@@ -50,36 +54,36 @@ impl Groups {
         Group(place as u8 + 1)
     }
 
-    /// The names of policies, in the order of their groups from 1 on.
+    /// Returns the names of policies, in the order of their groups from 1 on.
     pub(super) fn names(&self) -> Vec<Box<str>> {
         self.names.lock().clone()
     }
 
-    /// Takes the names of policies over from a snapshot.
+    /// Sets the names of policies from a snapshot.
     pub(super) fn set_names(&self, names: Vec<Box<str>>) {
         *self.names.lock() = names;
     }
 
-    /// Counts one key more.
+    /// TableCounters one more key.
     pub(super) fn add(&self, group: Group) {
         if self.keys[usize::from(group.0)].fetch_add(1, Ordering::Relaxed) == 0 {
             self.in_use.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts one key less.
+    /// TableCounters one key less.
     pub(super) fn remove(&self, group: Group) {
         if self.keys[usize::from(group.0)].fetch_sub(1, Ordering::Relaxed) == 1 {
             self.in_use.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The keys of a group.
+    /// Returns the number of keys of a group.
     pub(super) fn keys(&self, group: Group) -> u64 {
         self.keys[usize::from(group.0)].load(Ordering::Relaxed)
     }
 
-    /// Each group's share of `all`, once `newcomer` has a key.
+    /// Returns each group's share of `all`, once `newcomer` has a key.
     pub(super) fn share(&self, all: u64, newcomer: Group) -> u64 {
         let in_use = self.in_use.load(Ordering::Relaxed) + u64::from(self.keys(newcomer) == 0);
         all / in_use.max(1)

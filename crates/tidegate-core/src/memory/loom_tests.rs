@@ -1,10 +1,11 @@
-//! Every way in which two threads can meet on a line, by loom: `cargo xtask test` runs this with `--cfg tidegate_loom`.
+//! Two threads on one line in every order, by loom. `cargo xtask test` runs this with `--cfg
+//! tidegate_loom`.
 
 use loom::sync::Arc;
 use loom::thread;
 
+use super::cache_line::{CacheLine, Kind, Slot};
 use super::fingerprint::Fingerprint;
-use super::line::{Kind, Line, Slot};
 
 const KEY: Fingerprint = Fingerprint {
     low: 7,
@@ -20,15 +21,15 @@ fn slot(time: u64, amount: u64) -> Slot {
     }
 }
 
-/// All orders with at most three switches between threads that nothing forces: where bugs of this kind are.
+/// Explores all orders with at most three preemptions.
 fn explore(test: impl Fn() + Send + Sync + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(test);
 }
 
-/// Reads what stands in the slot and writes it back one larger, through the way that a check takes.
-fn add_one(line: &Line) {
+/// Increments the slot in the way that a check does.
+fn add_one(line: &CacheLine) {
     let (mut line, at) = line.lock_and_guess(KEY);
     line.visit();
     let at = at.unwrap();
@@ -41,7 +42,7 @@ fn add_one(line: &Line) {
 #[test]
 fn no_addition_is_lost_and_no_half_is_seen() {
     explore(|| {
-        let line = Arc::new(Line::new());
+        let line = Arc::new(CacheLine::new());
         line.lock().insert(2, KEY, slot(1, 1), 0);
         let other = Arc::clone(&line);
         let thread = thread::spawn(move || add_one(&other));
@@ -52,9 +53,9 @@ fn no_addition_is_lost_and_no_half_is_seen() {
 }
 
 #[test]
-fn who_does_not_wait_does_not_get_in() {
+fn try_lock_fails_while_the_line_is_locked() {
     explore(|| {
-        let line = Arc::new(Line::new());
+        let line = Arc::new(CacheLine::new());
         line.lock().insert(0, KEY, slot(1, 1), 0);
         let other = Arc::clone(&line);
         let thread = thread::spawn(move || match other.try_lock() {
@@ -72,10 +73,10 @@ fn who_does_not_wait_does_not_get_in() {
 }
 
 #[test]
-fn one_of_two_that_insert_finds_the_others() {
+fn the_second_of_two_inserts_finds_the_first() {
     explore(|| {
-        let line = Arc::new(Line::new());
-        let insert = |line: &Line| {
+        let line = Arc::new(CacheLine::new());
+        let insert = |line: &CacheLine| {
             let mut line = line.lock();
             match line.find(KEY) {
                 Some(at) => {

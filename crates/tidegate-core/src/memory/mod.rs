@@ -1,15 +1,20 @@
 //! The in-memory store.
+//!
+//! `table` and `line` hold the entries, `arena` the records that do not fit. `evict` and `budget`
+//! bound both. `keep` runs the algorithms on the entries. `snapshot` writes and reads everything.
 
 mod arena;
 mod budget;
 mod builder;
+mod cache_line;
+mod entry_update;
 mod evict;
 mod fingerprint;
 mod groups;
-mod keep;
-mod line;
 #[cfg(all(test, tidegate_loom))]
 mod loom_tests;
+mod multi_key;
+mod operation;
 mod packed;
 mod plan;
 mod probe;
@@ -19,8 +24,6 @@ mod sweep;
 mod table;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
-mod together;
-mod work;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -41,69 +44,83 @@ use crate::key::Key;
 use crate::policy::Policy;
 use crate::record::Settlement;
 use crate::store::{Admission, BlockingError, Store, StoreError};
+use cache_line::Slot;
+use entry_update::{Change, EntryUpdate, UpdateContext};
 use fingerprint::{Fingerprint, Fingerprinter, Secret};
-use keep::{
-    Admitting, Checking, InRecord, InSlot, InSlotOrRecord, Operation, Probing, Refunding, Settling,
+use multi_key::LockedLines;
+use operation::{
+    Admitting, Checking, InRecord, InSlot, InSlotOrRecord, Operation, Peeking, Refunding, Settling,
 };
-use line::Slot;
-use plan::Kept;
+use plan::Layout;
 use receipts::Receipts;
-use table::{Place, Table};
-use together::Locked;
-use work::{Change, Job, Work};
+use table::{KeyLocation, Table};
 
-/// How many keys are hashed and brought near before the first of them is decided on.
+/// The number of keys that are hashed and prefetched before the first is decided.
 const BATCH: usize = 32;
 
-/// Keeps records in this process's memory: sized for millions of keys, for keys that an attacker chooses, and for
-/// many threads.
+/// A store in this process's memory, for millions of keys, untrusted keys and many threads.
 ///
-/// A key is kept as a keyed 128-bit fingerprint with its state beside it: 46 bytes a key at `max_keys`, whatever the
-/// key's length, in a table that is reserved at once and never grows; the system hands out its pages as they are first
-/// used. A `sliding_window_log`, a policy of several limits and a `sliding_window_counter` above 8,589,934 do not fit the
-/// table and are kept in records beside it, within a budget of bytes ([`MemoryStoreBuilder::max_record_bytes`]).
+/// **Memory.** A key is stored as a keyed 128-bit fingerprint with its state: 46 bytes per key of
+/// `max_keys`, whatever its length. The table is reserved at once and never grows; the system maps
+/// its pages on first use. A `sliding_window_log`, a policy of several limits and a
+/// `sliding_window_counter` above 8,589,934 do not fit in the table. They are stored as records
+/// beside it, within a byte budget ([`MemoryStoreBuilder::max_record_bytes`]).
 ///
-/// A full store evicts one key for each new one, from a sample of a few dozen. Keys of a policy that has more than its
-/// share of the store go first. Among these, a key that was asked for once or twice goes before one that keeps being
-/// denied, and one that has not been asked for lately goes before one that has. So flooding the store with new keys does
-/// not free a limited client, and flooding one policy does not evict the keys of another. What has expired is deleted a
-/// little at each check; no thread is started.
+/// **Eviction.** A full store evicts one key for each new one, from a sample of a few dozen. Keys
+/// of a policy above its share of the store go first. Among these, a key that was used once or
+/// twice goes before one that keeps being denied, and an unused key goes before a recently used
+/// one. Flooding the store with new keys therefore does not free a limited client, and flooding one
+/// policy does not evict the keys of another.
+///
+/// **Expiry.** Expired keys are deleted a few at each check. No thread is started.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Limiter, MemoryStore};
+///
+/// let store = MemoryStore::builder().max_keys(10_000).build()?;
+/// let limiter = Limiter::new(store, "100/minute".parse()?);
+/// limiter.check("user:42").now()?;
+/// assert_eq!(limiter.store().stats().keys, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct MemoryStore {
     table: Table,
-    /// What the fingerprints hang on.
+    /// The secret of the fingerprints.
     secret: Secret,
     fingerprinter: Fingerprinter,
     receipts: Receipts,
 }
 
 impl MemoryStore {
-    /// The most keys that a store keeps where nothing else is said.
+    /// The default of [`MemoryStoreBuilder::max_keys`].
     pub const DEFAULT_MAX_KEYS: u64 = 1_000_000;
 
-    /// A store with settings of its own.
+    /// Returns a builder.
     #[must_use]
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder::new()
     }
 
-    /// What it holds and has let go.
+    /// Returns the statistics of the store.
     #[must_use]
     pub fn stats(&self) -> MemoryStats {
-        let counted = self.table.counted();
+        let stats = self.table.stats();
         MemoryStats {
-            keys: counted.keys,
+            keys: stats.keys,
             max_keys: self.table.max_keys(),
             table_bytes: self.table.bytes(),
             record_bytes: self.table.arena.bytes(),
             max_record_bytes: self.table.max_record_bytes,
-            evictions: counted.evictions,
-            denied_evictions: counted.denied_evictions,
-            record_evictions: counted.record_evictions,
-            expiries: counted.expiries,
+            evictions: stats.evictions,
+            denied_evictions: stats.denied_evictions,
+            record_evictions: stats.record_evictions,
+            expiries: stats.expiries,
         }
     }
 
-    /// Works out a policy. In different namespaces the same key is counted apart.
+    /// Prepares a policy. The same key in two namespaces has two counters.
     #[must_use]
     pub fn plan(&self, policy: &Policy, namespace: &str) -> Plan {
         let group = self.table.groups.of_namespace(namespace);
@@ -113,15 +130,16 @@ impl MemoryStore {
         )
     }
 
-    /// Decides on one request, and takes what it costs if it is allowed.
+    /// Decides a request and, if it is allowed, takes its cost.
     pub fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
         let place = self.place(plan, key);
-        // Brought near while the clock is read.
+        // The line is fetched while the clock is read.
         place.prefetch();
         self.run::<Checking>(plan, place, self.table.clock().now().as_nanos(), cost)
     }
 
-    /// Decides on several requests in order, at one time, each for itself; the decisions are added to `decisions`.
+    /// Decides several requests in order and at the same time, each on its own. Appends the
+    /// decisions to `decisions`.
     pub fn check_many<'k>(
         &self,
         plan: &Plan,
@@ -134,7 +152,7 @@ impl MemoryStore {
         );
     }
 
-    /// The same, each request under a plan of its own.
+    /// Like [`check_many`](Self::check_many), with a plan for each request.
     #[inline]
     pub fn check_each<'k, 'p>(
         &self,
@@ -144,7 +162,7 @@ impl MemoryStore {
         let now = self.table.clock().now().as_nanos();
         let mut requests = requests.into_iter();
         loop {
-            let mut batch = ArrayVec::<(&Plan, Place<'_>, Cost), BATCH>::new();
+            let mut batch = ArrayVec::<(&Plan, KeyLocation<'_>, Cost), BATCH>::new();
             for (plan, key, cost) in requests.by_ref().take(BATCH) {
                 let place = self.place(plan, key);
                 place.prefetch();
@@ -164,54 +182,57 @@ impl MemoryStore {
         }
     }
 
-    /// Decides on one request that several keys must all meet: if all allow it, all are taken from, else none. No other
-    /// request comes in between. One answer a key, with where the request is counted if it was admitted; of a request
-    /// that is denied, the keys that would have allowed it answer like one of cost 0.
+    /// Decides one request that several keys must allow: either all are taken from, or none. No
+    /// other request is decided in between.
     ///
-    /// A plan and key that occur twice count as one request of the summed cost.
+    /// Returns one decision per key, with where an admitted request is stats. If the request is
+    /// denied, the keys that would have allowed it have the decision of a request of cost 0. The
+    /// same plan and key given twice counts as one request of the summed cost.
     #[doc(hidden)] // Claims are for Tidegate's own receipts.
     pub fn admit(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<(Decision, Claims)> {
         let (merged, places_of) = self.merged(requests);
-        let places: SmallVec<[Place<'_>; 4]> = merged.iter().map(|(_, place, _)| *place).collect();
+        let places: SmallVec<[KeyLocation<'_>; 4]> =
+            merged.iter().map(|(_, place, _)| *place).collect();
         let fingerprints: SmallVec<[Fingerprint; 4]> =
             places.iter().map(|place| place.fingerprint).collect();
         let now = self.table.clock().now().as_nanos();
-        let mut locked = Locked::new(&self.table, &places, now);
-        let mut run = |(plan, place, cost): &(&Plan, Place<'_>, Cost), step: Together<'_>| {
+        let mut locked = LockedLines::new(&self.table, &places, now);
+        let mut run = |(plan, place, cost): &(&Plan, KeyLocation<'_>, Cost),
+                       step: LockedOperation<'_>| {
             let (slot, cost) = (locked.slot(place.fingerprint), cost.thousandths());
             let (decision, change) = match step {
-                Together::Probe => self.run_locked::<Probing>(plan, *place, slot, now, cost),
-                Together::Take(claims) => {
+                LockedOperation::Probe => self.run_locked::<Peeking>(plan, *place, slot, now, cost),
+                LockedOperation::Take(claims) => {
                     self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (cost, claims))
                 }
-                Together::Look => self.run_locked::<Checking>(plan, *place, slot, now, 0),
+                LockedOperation::Look => self.run_locked::<Checking>(plan, *place, slot, now, 0),
             };
             locked.apply(place.fingerprint, &change, &fingerprints);
             decision
         };
         let mut decisions: SmallVec<[(Decision, Claims); 4]> = merged
             .iter()
-            .map(|request| (run(request, Together::Probe), Claims::new()))
+            .map(|request| (run(request, LockedOperation::Probe), Claims::new()))
             .collect();
         let is_denied = decisions.iter().any(|(decision, _)| decision.is_denied());
         for (request, answer) in merged.iter().zip(&mut decisions) {
             if !is_denied {
                 let claims = RefCell::default();
-                let decision = run(request, Together::Take(&claims));
+                let decision = run(request, LockedOperation::Take(&claims));
                 *answer = (decision, claims.take());
             } else if answer.0.is_allowed() {
-                answer.0 = run(request, Together::Look);
+                answer.0 = run(request, LockedOperation::Look);
             }
         }
         drop(locked);
-        self.table.after_together(&fingerprints, now);
+        self.table.after_multi_key(&fingerprints, now);
         places_of
             .into_iter()
             .map(|place| decisions[place].clone())
             .collect()
     }
 
-    /// Decides on one request like [`check`](Self::check), and returns where it is counted if it was admitted.
+    /// Decides like [`check`](Self::check), and returns where an admitted request is stats.
     #[doc(hidden)] // Claims are for Tidegate's own receipts.
     pub fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> (Decision, Claims) {
         let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
@@ -221,16 +242,17 @@ impl MemoryStore {
         (decision, claims.take())
     }
 
-    /// Requests that share a plan and a key as one, and for each request which one that is.
+    /// Merges requests with the same plan and key. Returns the merged requests, and the index of
+    /// each request's own.
     #[allow(clippy::type_complexity)] // Two lists, used once.
     fn merged<'s, 'p>(
         &'s self,
         requests: &[(&'p Plan, Key<'_>, Cost)],
     ) -> (
-        SmallVec<[(&'p Plan, Place<'s>, Cost); 4]>,
+        SmallVec<[(&'p Plan, KeyLocation<'s>, Cost); 4]>,
         SmallVec<[usize; 4]>,
     ) {
-        let mut merged: SmallVec<[(&'p Plan, Place<'s>, Cost); 4]> = SmallVec::new();
+        let mut merged: SmallVec<[(&'p Plan, KeyLocation<'s>, Cost); 4]> = SmallVec::new();
         let mut places_of = SmallVec::new();
         for (plan, key, cost) in requests {
             let place = self.place(plan, *key);
@@ -248,14 +270,16 @@ impl MemoryStore {
         (merged, places_of)
     }
 
-    /// Corrects an admitted request to its actual cost, and answers like one of cost 0 made right after.
+    /// Corrects an admitted request to its actual cost. Returns the decision of a request of cost 0
+    /// made right after.
     #[doc(hidden)] // For Tidegate's own receipts.
     pub fn settle(&self, plan: &Plan, key: Key<'_>, settlement: &Settlement<'_>) -> Decision {
         let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
         self.run_any::<Settling<'_>>(plan, place, now, settlement)
     }
 
-    /// Gives back what a request took, and answers like one of cost 0 made right after.
+    /// Gives back the cost of a request. Returns the decision of a request of cost 0 made right
+    /// after.
     pub fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
         self.run::<Refunding>(
             plan,
@@ -265,13 +289,13 @@ impl MemoryStore {
         )
     }
 
-    /// Forgets what the key has used.
+    /// Deletes the usage of a key.
     pub fn reset(&self, plan: &Plan, key: Key<'_>) {
         self.table.remove(plan.fingerprint(key));
     }
 
     #[inline]
-    fn place(&self, plan: &Plan, key: Key<'_>) -> Place<'_> {
+    fn place(&self, plan: &Plan, key: Key<'_>) -> KeyLocation<'_> {
         self.table.place(plan.fingerprint(key))
     }
 
@@ -279,13 +303,13 @@ impl MemoryStore {
     fn run<O: Operation<Input = u64>>(
         &self,
         plan: &Plan,
-        place: Place<'_>,
+        place: KeyLocation<'_>,
         now: u64,
         cost: Cost,
     ) -> Decision {
         let cost = cost.thousandths();
-        // What most policies are runs in the caller's frame.
-        if let Kept::WholeBucket(step) = plan.kept() {
+        // The most common layout runs inlined in the caller.
+        if let Layout::WholeBucket(step) = plan.layout() {
             return self.table.update::<InSlot<_, O>>(place, step, now, cost);
         }
         self.run_any::<O>(plan, place, now, cost)
@@ -295,34 +319,34 @@ impl MemoryStore {
     fn run_any<O: Operation>(
         &self,
         plan: &Plan,
-        place: Place<'_>,
+        place: KeyLocation<'_>,
         now: u64,
         input: O::Input,
     ) -> Decision {
-        match plan.kept() {
-            Kept::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
-            Kept::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
-            Kept::FixedWindow(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
-            Kept::Counter(step) => self
+        match plan.layout() {
+            Layout::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
+            Layout::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
+            Layout::FixedWindow(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
+            Layout::Counter(step) => self
                 .table
                 .update::<InSlotOrRecord<O>>(place, step, now, input),
-            Kept::Record(policy) => self.table.update::<InRecord<O>>(place, policy, now, input),
+            Layout::Record(policy) => self.table.update::<InRecord<O>>(place, policy, now, input),
         }
     }
 
-    /// Runs an operation on a slot whose line is locked; the change is left to the caller.
+    /// Runs an operation on a slot whose line is locked. The caller applies the change.
     fn run_locked<O: Operation>(
         &self,
         plan: &Plan,
-        place: Place<'_>,
+        place: KeyLocation<'_>,
         slot: Option<Slot>,
         now: u64,
         input: O::Input,
     ) -> (Decision, Change) {
         let (table, fingerprint) = (&self.table, place.fingerprint);
-        match plan.kept() {
-            Kept::WholeBucket(step) => InSlot::<_, O>::run(
-                &Job {
+        match plan.layout() {
+            Layout::WholeBucket(step) => InSlot::<_, O>::run(
+                &UpdateContext {
                     table,
                     step,
                     fingerprint,
@@ -331,8 +355,8 @@ impl MemoryStore {
                 },
                 slot,
             ),
-            Kept::Bucket(step) => InSlot::<_, O>::run(
-                &Job {
+            Layout::Bucket(step) => InSlot::<_, O>::run(
+                &UpdateContext {
                     table,
                     step,
                     fingerprint,
@@ -341,8 +365,8 @@ impl MemoryStore {
                 },
                 slot,
             ),
-            Kept::FixedWindow(step) => InSlot::<_, O>::run(
-                &Job {
+            Layout::FixedWindow(step) => InSlot::<_, O>::run(
+                &UpdateContext {
                     table,
                     step,
                     fingerprint,
@@ -351,8 +375,8 @@ impl MemoryStore {
                 },
                 slot,
             ),
-            Kept::Counter(step) => InSlotOrRecord::<O>::run(
-                &Job {
+            Layout::Counter(step) => InSlotOrRecord::<O>::run(
+                &UpdateContext {
                     table,
                     step,
                     fingerprint,
@@ -361,8 +385,8 @@ impl MemoryStore {
                 },
                 slot,
             ),
-            Kept::Record(step) => InRecord::<O>::run(
-                &Job {
+            Layout::Record(step) => InRecord::<O>::run(
+                &UpdateContext {
                     table,
                     step,
                     fingerprint,
@@ -377,13 +401,13 @@ impl MemoryStore {
 
 /// An operation on one of several locked keys.
 #[derive(Clone, Copy)]
-enum Together<'a> {
+enum LockedOperation<'a> {
     Probe,
     Take(&'a RefCell<Claims>),
     Look,
 }
 
-/// The same at once as later: what is ready needs no waiting for.
+/// The futures are ready at once.
 impl Store for MemoryStore {
     type Plan = Plan;
 

@@ -1,38 +1,38 @@
-//! States of one limit as a slot holds them: 64 bits of time and 48 bits of amount.
+//! The states of one limit as stored in a slot: 64 bits of time and 48 bits of amount.
 
-use super::line::{AMOUNT_BITS, Kind, Slot};
+use super::cache_line::{AMOUNT_BITS, Kind, Slot};
 use crate::algorithm::{
     Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span,
     WindowState,
 };
 use crate::decision::Decision;
 
-/// An algorithm whose state fits a slot.
+/// An algorithm whose state fits in a slot.
 pub(super) trait Packed: Algorithm {
-    /// The kind of slot that it fits.
+    /// The kind of slot.
     const KIND: Kind;
 
     fn pack(&self, state: &Self::State) -> Slot;
 
-    /// Decides on the commonest case in one comparison: answers the slot's new time, which is all that changes, and what
-    /// `decide` would answer. `None` where it is any other case.
+    /// Decides the most common case in one comparison. Returns the slot's new time, the only
+    /// change, and the decision. Returns `None` in any other case.
     #[inline(always)]
-    fn take_swiftly(&self, _slot: Slot, _now: u64, _cost: u64) -> Option<(u64, Decision)> {
+    fn take_fast_path(&self, _slot: Slot, _now: u64, _cost: u64) -> Option<(u64, Decision)> {
         None
     }
 
-    /// The state in a slot of its kind.
+    /// Returns the state in a slot of this kind.
     fn unpack(&self, slot: Slot) -> Self::State;
 }
 
-/// A part is below 10^12, of 40 bits; the mark stands above it.
+/// A part is below 10^12, 40 bits. The denominator's tag is stored above it.
 const PART_BITS: u32 = 40;
 
 impl<S: Span> Packed for Bucket<S> {
     const KIND: Kind = Kind::Plain;
 
     #[inline(always)]
-    fn take_swiftly(&self, slot: Slot, now: u64, cost: u64) -> Option<(u64, Decision)> {
+    fn take_fast_path(&self, slot: Slot, now: u64, cost: u64) -> Option<(u64, Decision)> {
         if slot.amount != 0 {
             return None;
         }
@@ -44,7 +44,7 @@ impl<S: Span> Packed for Bucket<S> {
         Slot {
             kind: Self::KIND,
             time: state.free_at,
-            amount: u64::from(state.mark) << PART_BITS | state.part,
+            amount: u64::from(state.denominator_tag) << PART_BITS | state.part,
         }
     }
 
@@ -54,7 +54,7 @@ impl<S: Span> Packed for Bucket<S> {
         BucketState {
             free_at: slot.time,
             part,
-            mark: (slot.amount >> PART_BITS) as u8,
+            denominator_tag: (slot.amount >> PART_BITS) as u8,
         }
     }
 }
@@ -64,7 +64,7 @@ impl Packed for FixedWindow {
 
     #[inline]
     fn pack(&self, state: &WindowState) -> Slot {
-        // Counts are at most 10^12.
+        // TableCounters are at most 10^12.
         Slot {
             kind: Self::KIND,
             time: state.end,
@@ -81,21 +81,22 @@ impl Packed for FixedWindow {
     }
 }
 
-/// A counter packed: the millisecond at which it equals a fresh one (45 bits, until the year 3084), then the two counts
-/// of 33 bits each, and one bit that is unused. Windows begin and end at whole milliseconds, as periods do.
+/// A packed counter: the millisecond at which it equals a fresh one (45 bits, until the year 3084),
+/// two counts of 33 bits, and one unused bit. Windows start and end at whole milliseconds, as
+/// periods do.
 const COUNT_BITS: u32 = 33;
 const HIGH_BITS: u32 = 19;
 const LOW_BITS: u32 = COUNT_BITS - HIGH_BITS;
 const NS_IN_MS: u64 = 1_000_000;
 
-/// The largest limit, in thousandths, whose counts fit a slot. Larger ones are kept as records.
+/// The largest limit in thousandths whose counts fit in a slot. Larger ones are stored as records.
 pub(super) const LARGEST_PACKED_COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 pub(super) fn counter_expires_at(time: u64) -> u64 {
     (time >> HIGH_BITS).saturating_mul(NS_IN_MS)
 }
 
-/// The same counter, but so much later.
+/// Returns the counter moved by `by_ns`.
 pub(super) fn counter_shifted(time: u64, by_ns: i64) -> u64 {
     let counts = time & ((1 << HIGH_BITS) - 1);
     (time >> HIGH_BITS).saturating_add_signed(by_ns / NS_IN_MS.cast_signed()) << HIGH_BITS | counts
@@ -105,7 +106,8 @@ impl Packed for SlidingWindowCounter {
     const KIND: Kind = Kind::Counter;
 
     fn pack(&self, state: &CounterState) -> Slot {
-        // Whether anything was taken in the window tells which of two ends is the last one that matters.
+        // Whether the current window is empty tells which of two window ends the stored time stands
+        // for.
         let expires_at = if state.current > 0 {
             state.end.saturating_add(self.period())
         } else {

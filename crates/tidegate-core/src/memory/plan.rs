@@ -1,4 +1,4 @@
-//! A policy as a memory store runs it.
+//! A policy prepared for a memory store.
 
 use std::fmt;
 
@@ -10,35 +10,35 @@ use crate::algorithm::{
 use crate::key::Key;
 use crate::policy::Policy;
 
-/// A policy, worked out for one [`MemoryStore`](crate::MemoryStore). It serves that store only.
+/// A policy prepared for one [`MemoryStore`](crate::MemoryStore). It is valid for that store only.
 #[derive(Clone)]
 pub struct Plan {
     fingerprinter: Fingerprinter,
-    kept: Kept,
+    layout: Layout,
 }
 
-/// Without the secret that the fingerprints hang on.
+/// Omits the secret of the fingerprints.
 impl fmt::Debug for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plan")
-            .field("kept", &self.kept)
+            .field("layout", &self.layout)
             .finish_non_exhaustive()
     }
 }
 
-/// Where the states of a policy are kept, and the arithmetic that works on them.
+/// The place where a policy's states are stored, with its algorithms.
 #[derive(Clone, Debug)]
-pub(super) enum Kept {
-    // One limit whose state fits a slot.
+pub(super) enum Layout {
+    // One limit whose state fits in a slot.
     WholeBucket(Bucket<Whole>),
     Bucket(Bucket<Fractional>),
     FixedWindow(FixedWindow),
     Counter(CounterPlan),
-    /// Anything else.
+    /// Any other policy.
     Record(Policy),
 }
 
-/// One limit twice: for a slot, and for a record.
+/// One limit in two forms: for a slot, and for a record.
 #[derive(Clone, Debug)]
 pub(super) struct CounterPlan {
     pub(super) packed: SlidingWindowCounter,
@@ -47,21 +47,21 @@ pub(super) struct CounterPlan {
 
 impl Plan {
     pub(super) fn new(policy: &Policy, fingerprinter: Fingerprinter) -> Self {
-        let kept = match &**policy.steps() {
-            [Step::WholeBucket(step)] => Kept::WholeBucket(step.clone()),
-            [Step::Bucket(step)] => Kept::Bucket(step.clone()),
-            [Step::FixedWindow(step)] => Kept::FixedWindow(step.clone()),
+        let layout = match &**policy.steps() {
+            [Step::WholeBucket(step)] => Layout::WholeBucket(step.clone()),
+            [Step::Bucket(step)] => Layout::Bucket(step.clone()),
+            [Step::FixedWindow(step)] => Layout::FixedWindow(step.clone()),
             [Step::SlidingWindowCounter(step)] if step.capacity_cost() <= LARGEST_PACKED_COUNT => {
-                Kept::Counter(CounterPlan {
+                Layout::Counter(CounterPlan {
                     packed: step.clone(),
                     policy: policy.clone(),
                 })
             }
-            _ => Kept::Record(policy.clone()),
+            _ => Layout::Record(policy.clone()),
         };
         Self {
             fingerprinter,
-            kept,
+            layout,
         }
     }
 
@@ -71,7 +71,7 @@ impl Plan {
     }
 
     #[inline]
-    pub(super) fn kept(&self) -> &Kept {
-        &self.kept
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
     }
 }

@@ -1,27 +1,27 @@
-//! A walk through the table: lines locked from a home upwards.
+//! Peeking: locks lines from a home line upwards.
 
 use arrayvec::ArrayVec;
 
+use super::cache_line::LockedLine;
 use super::fingerprint::Fingerprint;
-use super::line::Guard;
 use super::table::{REACH, Table};
 use crate::hardware;
 
-/// Lines locked from a home upwards.
+/// Lines locked from a home line upwards.
 pub(super) struct Probe<'a> {
     table: &'a Table,
     pub(super) home: usize,
-    pub(super) lines: ArrayVec<Guard<'a>, REACH>,
+    pub(super) lines: ArrayVec<LockedLine<'a>, REACH>,
 }
 
 impl<'a> Probe<'a> {
-    pub(super) fn new(table: &'a Table, home: usize, line: Guard<'a>) -> Self {
+    pub(super) fn new(table: &'a Table, home: usize, line: LockedLine<'a>) -> Self {
         let mut lines = ArrayVec::new();
         lines.push(line);
         Self { table, home, lines }
     }
 
-    /// Locks the next line. False at the end of the reach.
+    /// Locks the next line. Returns `false` at the end of the reach.
     pub(super) fn lock_next(&mut self) -> bool {
         let next = self.home + self.lines.len();
         if let Some(line) = self.table.lines.get(next + 1) {
@@ -36,8 +36,11 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Looks in the home, and in the lines after it for as long as something passed them.
-    pub(super) fn find(&mut self, fingerprint: Fingerprint) -> Option<(&mut Guard<'a>, usize)> {
+    /// Searches the home line, and the following lines while they are marked as overflowed.
+    pub(super) fn find(
+        &mut self,
+        fingerprint: Fingerprint,
+    ) -> Option<(&mut LockedLine<'a>, usize)> {
         loop {
             if let Some(at) = self.lines.last()?.find(fingerprint) {
                 return Some((self.lines.last_mut()?, at));
@@ -48,10 +51,10 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// The first line within reach, from the home on, in which `choose` finds a place.
+    /// Returns the first line within reach for which `choose` returns a slot.
     pub(super) fn place(
         &mut self,
-        mut choose: impl FnMut(&mut Guard<'a>) -> Option<usize>,
+        mut choose: impl FnMut(&mut LockedLine<'a>) -> Option<usize>,
     ) -> Option<(usize, usize)> {
         for index in 0..REACH {
             if index == self.lines.len() && !self.lock_next() {
@@ -64,9 +67,9 @@ impl<'a> Probe<'a> {
         None
     }
 
-    /// Whether an entry in a later line has its home in this one or before it.
-    pub(super) fn is_passed_by_any(&mut self) -> bool {
-        while self.lines.last().is_some_and(Guard::has_overflowed) && self.lock_next() {
+    /// Returns `true` if an entry in a later line has its home in this one or an earlier one.
+    pub(super) fn is_overflowed_into(&mut self) -> bool {
+        while self.lines.last().is_some_and(LockedLine::has_overflowed) && self.lock_next() {
             let passes = self.lines.last().is_some_and(|line| {
                 line.slots()
                     .any(|(at, _)| self.table.home(line.fingerprint(at)) <= self.home)

@@ -1,6 +1,7 @@
-//! Receipts that a server handed out and that were not settled yet.
+//! Receipts that a server issued and that have not been settled.
 //!
-//! They are not in snapshots: after a restart a receipt is unknown, and what its request took stays taken.
+//! They are not part of snapshots. After a restart a receipt is unknown, and the cost of its
+//! request stays taken.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -10,25 +11,26 @@ use parking_lot::Mutex;
 use super::fingerprint::Fingerprint;
 use crate::clock::Timestamp;
 
-/// The most receipts at a time: some 40 MB. Beyond that the oldest is dropped, and what its request took stays taken.
-const MOST: usize = 65_536;
-/// Receipts that were taken and are still in order, beside as many as there are open ones.
+/// The maximum number of receipts, about 40 MB. Beyond it the oldest is dropped, and the cost of
+/// its request stays taken.
+const MAX_RECEIPTS: usize = 65_536;
+/// The number of settled receipts that may remain in `order`, beyond the number of open ones.
 const SLACK: usize = 1_024;
 
 #[derive(Default)]
-pub(super) struct Receipts(Mutex<Open>);
+pub(super) struct Receipts(Mutex<OpenReceipts>);
 
 #[derive(Default)]
-struct Open {
-    by_id: HashMap<Id, Kept>,
-    /// Oldest first. Receipts that were taken are still here until their turn comes or they are the most of it.
+struct OpenReceipts {
+    by_id: HashMap<Id, StoredReceipt>,
+    /// Oldest first. Settled receipts remain until they are the oldest, or the majority.
     order: VecDeque<Id>,
 }
 
-/// A receipt's entry, and its own name.
+/// The fingerprint of the key, and the receipt's id.
 type Id = ([u64; 2], Box<str>);
 
-struct Kept {
+struct StoredReceipt {
     receipt: Box<[u8]>,
     until: Timestamp,
 }
@@ -52,7 +54,7 @@ impl Receipts {
         open.order.push_back(id.clone());
         open.by_id.insert(
             id,
-            Kept {
+            StoredReceipt {
                 receipt: receipt.into(),
                 until: now.saturating_add(keep_for),
             },
@@ -65,20 +67,23 @@ impl Receipts {
         id: &str,
         now: Timestamp,
     ) -> Option<Vec<u8>> {
-        let kept = self.0.lock().by_id.remove(&id_of(fingerprint, id))?;
-        (now < kept.until).then(|| kept.receipt.into_vec())
+        let stored = self.0.lock().by_id.remove(&id_of(fingerprint, id))?;
+        (now < stored.until).then(|| stored.receipt.into_vec())
     }
 }
 
-impl Open {
-    /// Drops from the oldest on what was taken or has expired, and one more if there are too many.
+impl OpenReceipts {
+    /// Drops settled and expired receipts from the oldest on, and one more if there are too many.
     fn drop_old(&mut self, now: Timestamp) {
         if self.order.len() > 2 * self.by_id.len() + SLACK {
             self.order.retain(|id| self.by_id.contains_key(id));
         }
         while let Some(oldest) = self.order.front() {
-            let is_over = self.by_id.get(oldest).is_none_or(|kept| kept.until <= now);
-            if !is_over && self.by_id.len() < MOST {
+            let is_over = self
+                .by_id
+                .get(oldest)
+                .is_none_or(|stored| stored.until <= now);
+            if !is_over && self.by_id.len() < MAX_RECEIPTS {
                 return;
             }
             if let Some(oldest) = self.order.pop_front() {

@@ -1,54 +1,55 @@
-//! The table: a fixed number of lines, and the rules by which entries find a place in them.
+//! The table: a fixed number of lines, and the rules for placing entries in them.
 //!
-//! An entry's home is the line its fingerprint points at; where that is full it stands in one of the next few, and every
-//! line it passed is marked as overflowed. Whatever works on a key holds the lock of its home from beginning to end, so
-//! that checks of one key come one after the other; more locks are only ever taken going up, so nobody waits in a circle.
+//! An entry's home is the line that its fingerprint selects. If that line is full, the entry is in
+//! one of the next few, and every line it passed is marked as overflowed. Every operation on a key
+//! holds the lock of its home line from start to end, so operations on one key are sequential.
+//! Further locks are only taken upwards, so there is no deadlock.
 
 use arrayvec::ArrayVec;
 
 use super::arena::Arena;
+use super::cache_line::{CacheLine, Kind, LockedLine, SLOTS, Slot};
+use super::entry_update::{Change, EntryUpdate, EntryUse, UpdateContext};
 use super::evict::{NEAR, Newcomer, SMALL};
 use super::fingerprint::Fingerprint;
 use super::groups::Groups;
-use super::line::{Guard, Kind, Line, SLOTS, Slot};
 use super::probe::Probe;
-use super::work::{Change, Job, Use, Work};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::hardware;
 use crate::record::Record;
 use crate::sync::{AtomicU64, Ordering};
 
-/// How many lines an entry may stand away from its home, its home included: so many that there is a place for each of
+/// The number of lines in which an entry may be, including its home. Large enough to place all of
 /// `max_keys`.
 pub(super) const REACH: usize = 64;
-/// Of a hundred slots, how many `max_keys` fills.
+/// The percentage of slots that `max_keys` fills.
 const FILL_PERCENT: u64 = 70;
 
-/// Not touched before they are used. (Loom's atomics are not made of zeroes.)
+/// Memory that is not touched before use. (Loom's atomics are not zeroes.)
 #[cfg(not(tidegate_loom))]
-type Lines = hardware::Zeroes<Line>;
+type Lines = hardware::Zeroes<CacheLine>;
 #[cfg(tidegate_loom)]
-type Lines = Box<[Line]>;
+type Lines = Box<[CacheLine]>;
 
 pub(super) struct Table {
     pub(super) lines: Lines,
-    /// Lines that can be a home. Those after them only take what overflows.
+    /// The number of lines that can be a home. The lines after them only take overflowing entries.
     pub(super) homes: u64,
     max_keys: u64,
     pub(super) max_record_bytes: u64,
     pub(super) arena: Arena,
     pub(super) groups: Groups,
-    /// Lines that each new key sweeps: so many that all have been swept, and grow older, about three times while the table is
-    /// filled anew.
-    pub(super) lines_swept: u64,
+    /// The number of lines that each new key sweeps: all lines are swept, and age, about three
+    /// times while the table is filled once.
+    pub(super) lines_swept_per_key: u64,
     clock: Clock,
-    pub(super) counts: Counts,
+    pub(super) counts: TableCounters,
 }
 
-/// Written now and then by every thread: on a line of their own, away from what is only read.
+/// Counters that every thread writes, on a cache line of their own, away from read-only data.
 #[repr(align(128))]
-pub(super) struct Counts {
+pub(super) struct TableCounters {
     pub(super) keys: AtomicU64,
     pub(super) cursor: AtomicU64,
     pub(super) evictions: AtomicU64,
@@ -57,26 +58,26 @@ pub(super) struct Counts {
     pub(super) expiries: AtomicU64,
 }
 
-/// Where a key is looked for: its home, by number and at hand.
+/// The location of a key: its fingerprint and its home line.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct KeyLocation<'a> {
     pub(super) fingerprint: Fingerprint,
     home: usize,
-    line: &'a Line,
+    line: &'a CacheLine,
 }
 
-/// What is kept for a key, wherever it is kept.
+/// A stored key with its state.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) fingerprint: Fingerprint,
     pub(super) slot: Slot,
-    /// Of a slot that is one: its amount is the place it had.
+    /// The record, if the slot refers to one.
     pub(super) record: Option<Record>,
     pub(super) denials: u8,
 }
 
-/// What the table has counted.
-pub(super) struct Counted {
+/// The table's counters at one time.
+pub(super) struct TableStats {
     pub(super) keys: u64,
     pub(super) evictions: u64,
     pub(super) denied_evictions: u64,
@@ -84,8 +85,8 @@ pub(super) struct Counted {
     pub(super) expiries: u64,
 }
 
-impl Place<'_> {
-    /// Has the line brought near.
+impl KeyLocation<'_> {
+    /// Prefetches the line.
     #[inline]
     pub(super) fn prefetch(self) {
         hardware::prefetch(self.line);
@@ -93,12 +94,12 @@ impl Place<'_> {
 }
 
 impl Table {
-    /// `None` if there is not the memory for so many keys.
+    /// Creates a table. Returns `None` if there is not enough memory.
     pub(super) fn new(max_keys: u64, max_record_bytes: u64, clock: Clock) -> Option<Self> {
         let lines_filled = max_keys
             .checked_mul(100)?
             .div_ceil(FILL_PERCENT * SLOTS as u64);
-        // So few that all of them are looked through have one home: then what is dropped is the least of all there are.
+        // A small table has one home line, so that eviction compares all of its entries.
         let homes = if lines_filled <= SMALL as u64 {
             1
         } else {
@@ -112,11 +113,11 @@ impl Table {
             max_record_bytes,
             arena: Arena::new(),
             groups: Groups::new(),
-            lines_swept: (3 * lines as u64)
+            lines_swept_per_key: (3 * lines as u64)
                 .div_ceil(max_keys.saturating_add(max_keys / 10))
                 .min(lines as u64),
             clock,
-            counts: Counts {
+            counts: TableCounters {
                 keys: AtomicU64::new(0),
                 cursor: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
@@ -131,9 +132,9 @@ impl Table {
         &self.clock
     }
 
-    pub(super) fn counted(&self) -> Counted {
+    pub(super) fn stats(&self) -> TableStats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counted {
+        TableStats {
             keys: read(&self.counts.keys),
             evictions: read(&self.counts.evictions),
             denied_evictions: read(&self.counts.denied_evictions),
@@ -151,45 +152,46 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn place(&self, fingerprint: Fingerprint) -> Place<'_> {
+    pub(super) fn place(&self, fingerprint: Fingerprint) -> KeyLocation<'_> {
         let home = self.home(fingerprint);
-        Place {
+        KeyLocation {
             fingerprint,
             home,
             line: &self.lines[home],
         }
     }
 
-    /// The line that the entry of `fingerprint` stands in if there is room for it.
+    /// Returns the home line of a fingerprint.
     #[inline]
     pub(super) fn home(&self, fingerprint: Fingerprint) -> usize {
         ((u128::from(fingerprint.low) * u128::from(self.homes)) >> 64) as usize
     }
 
-    /// Has the line after it brought near, too, if the entry is not in its home but may be beyond it. Once the home is
-    /// near, that costs little.
+    /// Prefetches the next line too, if the entry is not in its home line but may be beyond it.
+    /// This is cheap once the home line is in the cache.
     #[inline]
-    pub(super) fn prefetch_beyond(&self, place: Place<'_>) {
-        if place.line.is_passed_by(place.fingerprint)
+    pub(super) fn prefetch_beyond(&self, place: KeyLocation<'_>) {
+        if place.line.may_be_beyond(place.fingerprint)
             && let Some(next) = self.lines.get(place.home + 1)
         {
             hardware::prefetch(next);
         }
     }
 
-    /// Works on the entry at `place`, and stores the change.
+    /// Updates the entry of a key.
     ///
-    /// While a line is fetched from far away the processor runs ahead into the next checks, as far as its buffers hold
-    /// their instructions and stores. So the common case is kept short, and all else is elsewhere.
+    /// While a line is fetched from memory, the processor runs ahead into the next checks, as far
+    /// as its buffers hold their instructions and stores. The common case is therefore short, and
+    /// everything else is in other functions.
     #[inline(always)]
-    pub(super) fn update<W: Work>(
+    pub(super) fn update<W: EntryUpdate>(
         &self,
-        place: Place<'_>,
+        place: KeyLocation<'_>,
         step: &W::Step,
         now: u64,
         input: W::Input,
     ) -> Decision {
-        let Place {
+        let KeyLocation {
             fingerprint,
             home,
             line,
@@ -198,7 +200,7 @@ impl Table {
         let is_sweep_due = line.visit();
         if let Some(at) = at
             && line.is_at_tagged(at, fingerprint)
-            && let Some((time, decision)) = W::run_swiftly(step, line.slot(at), now, input)
+            && let Some((time, decision)) = W::run_fast_path(step, line.slot(at), now, input)
         {
             line.write_time(at, time);
             line.admit(at);
@@ -212,12 +214,12 @@ impl Table {
         self.update_any::<W>(line, is_sweep_due, low, high, tag, home, step, now, input)
     }
 
-    /// The same in every case: wherever the entry stands, if it does, and whatever becomes of it.
+    /// Updates the entry in the general case, wherever it is.
     #[inline(never)]
     #[allow(clippy::too_many_arguments)] // One by one they are in registers; together they would have to be stored first.
-    fn update_any<W: Work>(
+    fn update_any<W: EntryUpdate>(
         &self,
-        line: Guard<'_>,
+        line: LockedLine<'_>,
         is_sweep_due: bool,
         low: u64,
         high: u64,
@@ -232,7 +234,7 @@ impl Table {
         let found = probe.find(fingerprint);
         let slot = found.as_ref().map(|(line, at)| line.slot(*at));
         let (decision, change) = W::run(
-            &Job {
+            &UpdateContext {
                 table: self,
                 step,
                 fingerprint,
@@ -261,15 +263,15 @@ impl Table {
         decision
     }
 
-    /// Looks after the table once a request on several keys is done.
-    pub(super) fn after_together(&self, fingerprints: &[Fingerprint], now: u64) {
+    /// Sweeps and trims after a request on several keys.
+    pub(super) fn after_multi_key(&self, fingerprints: &[Fingerprint], now: u64) {
         self.sweep_for_new_key(now);
         if self.arena.bytes() > self.max_record_bytes {
             self.trim_records(fingerprints, now);
         }
     }
 
-    /// Forgets the entry of `fingerprint`.
+    /// Deletes the entry of a fingerprint.
     pub(super) fn remove(&self, fingerprint: Fingerprint) {
         let home = self.home(fingerprint);
         let mut probe = Probe::new(self, home, self.lines[home].lock());
@@ -278,7 +280,7 @@ impl Table {
         }
     }
 
-    /// Puts an entry in its place, if it has not expired.
+    /// Inserts an entry of a snapshot, unless it has expired.
     pub(super) fn restore(&self, entry: Entry, now: u64) {
         let Entry {
             fingerprint,
@@ -307,7 +309,7 @@ impl Table {
         }
     }
 
-    /// The entries of a line, of all that are counted: as they are at one time.
+    /// Returns the entries of a line.
     pub(super) fn entries(&self, line: usize) -> ArrayVec<Entry, SLOTS> {
         let Some(line) = self.lines.get(line) else {
             return ArrayVec::new();
@@ -343,7 +345,7 @@ impl Table {
             now,
         };
         if self.counts.keys.load(Ordering::Relaxed) > self.max_keys {
-            // A request on more keys than there is room for left some too many.
+            // A request on more keys than fit may have left too many.
             self.drop_near(&mut probe.lines, newcomer);
         }
         if !self.try_reserve(fingerprint) {
@@ -351,7 +353,7 @@ impl Table {
             while probe.lines.len() < near && probe.lock_next() {}
             self.make_room(&mut probe.lines, newcomer);
         }
-        // Counted, one way or the other. Now for a place within reach.
+        // The key is stats. Now find a slot within reach.
         let place = probe
             .place(|line| self.vacancy_or_expired(line, now))
             .or_else(|| {
@@ -366,7 +368,7 @@ impl Table {
         }
     }
 
-    /// Counts one key more, if there may be one more.
+    /// TableCounters one more key, unless the table is full.
     pub(super) fn try_reserve(&self, fingerprint: Fingerprint) -> bool {
         let add_one = |keys| (keys < self.max_keys).then_some(keys + 1);
         let is_reserved = self
@@ -380,7 +382,7 @@ impl Table {
         is_reserved
     }
 
-    pub(super) fn vacancy_or_expired(&self, line: &mut Guard<'_>, now: u64) -> Option<usize> {
+    pub(super) fn vacancy_or_expired(&self, line: &mut LockedLine<'_>, now: u64) -> Option<usize> {
         line.vacancy().or_else(|| {
             let (at, _) = line.slots().find(|(_, slot)| slot.is_expired(now))?;
             self.clear(line, at);
@@ -389,14 +391,14 @@ impl Table {
         })
     }
 
-    /// Empties a slot, and counts one key less.
-    pub(super) fn clear(&self, line: &mut Guard<'_>, at: usize) {
+    /// Empties a slot and counts one key less.
+    pub(super) fn clear(&self, line: &mut LockedLine<'_>, at: usize) {
         self.groups.remove(line.fingerprint(at).group());
         self.release(line, at);
         self.counts.keys.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn release(&self, line: &mut Guard<'_>, at: usize) {
+    pub(super) fn release(&self, line: &mut LockedLine<'_>, at: usize) {
         let slot = line.slot(at);
         if slot.kind == Kind::Record {
             self.arena.remove(slot.amount, line.fingerprint(at));
@@ -405,17 +407,17 @@ impl Table {
     }
 }
 
-pub(super) fn apply(line: &mut Guard<'_>, at: usize, change: &Change) {
+pub(super) fn apply(line: &mut LockedLine<'_>, at: usize, change: &Change) {
     if let Some(slot) = change.write {
         line.write(at, slot);
         if change.is_other_kind {
             line.set_kind(at, slot.kind);
         }
     }
-    match change.use_ {
-        Use::Admitted => line.admit(at),
-        Use::Denied => line.deny(at),
-        Use::Looked => line.touch(at),
+    match change.usage {
+        EntryUse::Admitted => line.admit(at),
+        EntryUse::Denied => line.deny(at),
+        EntryUse::Looked => line.touch(at),
     }
 }
 
@@ -426,12 +428,13 @@ fn allocate(lines: usize) -> Option<Lines> {
 
 #[cfg(tidegate_loom)]
 fn allocate(lines: usize) -> Option<Lines> {
-    Some((0..lines).map(|_| Line::new()).collect())
+    Some((0..lines).map(|_| CacheLine::new()).collect())
 }
 
 #[cfg(all(test, not(tidegate_loom)))]
 impl Table {
-    /// What holds between any two checks: an entry is found from its home, and every entry is counted.
+    /// Checks the invariants between two operations: every entry is found from its home, and is
+    /// stats.
     pub(super) fn assert_sound(&self) {
         let mut keys = 0;
         for (index, line) in self.lines.iter().enumerate() {
@@ -451,7 +454,7 @@ impl Table {
                 }
             }
         }
-        assert_eq!(keys, self.counted().keys);
+        assert_eq!(keys, self.stats().keys);
         assert_eq!(
             keys,
             (0..=255)

@@ -1,4 +1,4 @@
-//! What numbers a limit may have. In one place, for the grammar and for the typed constructors.
+//! Bounds of a limit's numbers, for the parser and for the typed constructors.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ const DAY_MS: u128 = 86_400_000;
 const MAX_PERIOD: Duration = Duration::from_secs(366 * 86_400);
 const MAX_REFILL_DAYS: u128 = 36_600;
 
-/// The most limits in a policy. It bounds the memory of a key and the work of a check.
+/// The maximum number of limits in a policy. It bounds the memory of a key and the work of a check.
 pub(crate) const MAX_LIMITS: usize = 8;
 
-/// The part of a limit that a complaint is about, so that a parser can point at it.
+/// The part of a limit that is out of bounds, so that the parser can point at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Limit,
@@ -22,7 +22,7 @@ pub(crate) enum Part {
     Anchor,
 }
 
-/// A limit that is out of bounds: which part, and what was expected of it.
+/// The error for a limit that is out of bounds.
 #[derive(Debug)]
 pub(crate) struct OutOfBounds {
     pub(crate) part: Part,
@@ -100,7 +100,7 @@ fn check_options(limit: &Limit) -> Result<(), OutOfBounds> {
     Ok(())
 }
 
-/// The time to refill the whole burst, burst × period / limit.
+/// Checks the time to refill the whole burst: burst × period / limit.
 fn check_refill(limit: &Limit) -> Result<(), OutOfBounds> {
     let refill_times_limit = u128::from(limit.capacity()) * limit.rate.period.as_millis();
     let days = refill_times_limit / (u128::from(limit.rate.limit) * DAY_MS);

@@ -1,14 +1,16 @@
-//! What is wrong with a policy, and where.
+//! The error for an invalid policy, with the position of the mistake.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A policy that does not parse or is out of bounds.
+/// The error for a policy that does not parse or is out of bounds.
 ///
-/// Shown, it says what was expected and points at the offending part of the text:
+/// Its message says what was expected and points at the offending part of the text.
+///
+/// # Examples
 ///
 /// ```
-/// let error = "100/fortnight".parse::<tidegate_core::Policy>().unwrap_err();
+/// let error = "100/fortnight".parse::<tidegate::Policy>().unwrap_err();
 /// assert_eq!(error.span(), Some(4..13));
 /// assert_eq!(error.to_string(), "\
 /// unknown unit `fortnight`: expected ms, second, minute, hour, day, week, month or year
@@ -18,53 +20,55 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq)]
 pub struct PolicyError {
     message: String,
-    place: Option<Place>,
+    position: Option<Position>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct Position {
     text: String,
     span: Range<usize>,
 }
 
-/// How many characters of a text are shown on each side of the offending part, and of that part at most.
+/// The number of characters shown on each side of the offending part, and at most of the part
+/// itself.
 const CONTEXT: usize = 60;
 
 impl PolicyError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
-            place: None,
+            position: None,
         }
     }
 
-    /// `span` is a range of bytes of `text`, at character boundaries.
+    /// Creates an error at `span`, a range of bytes of `text` at character boundaries.
     pub(crate) fn at(text: &str, span: Range<usize>, message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
-            place: Some(Place {
+            position: Some(Position {
                 text: text.to_owned(),
                 span,
             }),
         }
     }
 
-    /// What is wrong and what was expected, in one line, without the text.
+    /// Returns the message in one line, without the text of the policy.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The offending part of the text, as a range of its bytes; `None` for a policy that was not read from text.
+    /// Returns the offending part as a range of bytes, or `None` if the policy was not parsed from
+    /// text.
     #[must_use]
     pub fn span(&self) -> Option<Range<usize>> {
-        self.place.as_ref().map(|place| place.span.clone())
+        self.position.as_ref().map(|position| position.span.clone())
     }
 }
 
 impl std::error::Error for PolicyError {}
 
-/// As it is displayed: what `unwrap` and a `main` that fails print is for people, too.
+/// Prints the display form, so that `unwrap` and a failing `main` show a readable message.
 impl fmt::Debug for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -74,17 +78,19 @@ impl fmt::Debug for PolicyError {
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
-        self.place.as_ref().map_or(Ok(()), |place| place.fmt(f))
+        self.position
+            .as_ref()
+            .map_or(Ok(()), |position| position.fmt(f))
     }
 }
 
-impl Place {
+impl Position {
     fn part(&self, range: Range<usize>) -> &str {
         self.text.get(range).unwrap_or_default()
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let before = printable(self.part(0..self.span.start));
         let offending = printable(self.part(self.span.clone()));
@@ -118,7 +124,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The text's characters, with those that would move the cursor made visible, so that the carets stand right.
+/// Replaces characters that would move the cursor, so that the carets line up.
 fn printable(text: &str) -> Vec<char> {
     text.chars()
         .map(|c| {

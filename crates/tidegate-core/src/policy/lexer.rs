@@ -1,4 +1,4 @@
-//! Cuts a policy's text into words, numbers and signs, each with its place.
+//! Splits a policy's text into words, numbers and signs with their positions.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::error::PolicyError;
 pub(super) enum Token {
     /// Letters and underscores, in lower case.
     Word(String),
-    /// Digits, without the underscores between them. May be of any length.
+    /// Digits without the underscores between them, of any length.
     Number(String),
     Slash,
     Equals,
@@ -51,7 +51,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, PolicyError> {
     Ok(tokens)
 }
 
-/// How many bytes the token has that starts with `first`.
+/// Returns the length in bytes of the token that starts with `first`.
 fn length(text: &str, start: usize, first: char) -> usize {
     let rest = text.get(start..).unwrap_or_default();
     let run = |belongs: fn(char) -> bool| rest.find(|c| !belongs(c)).unwrap_or(rest.len());

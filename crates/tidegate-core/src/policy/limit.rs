@@ -1,29 +1,39 @@
-//! One limit: an algorithm, a rate and its options.
+//! Limits: an algorithm, a rate and its options.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::bounds::{self, OutOfBounds, Part};
 
-/// How requests are counted. `docs/choosing-an-algorithm.md` says which to take.
+/// The algorithm that counts requests. `docs/choosing-an-algorithm.md` helps to choose one.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::Algorithm;
+///
+/// assert_eq!(Algorithm::Gcra.name(), "gcra");
+/// assert!(Algorithm::Gcra.is_bucket());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Counts in windows of the clock, or from the first request on ([`Anchor`]).
+    /// Counts requests in fixed windows, aligned to the clock or to the first request ([`Anchor`]).
     FixedWindow,
-    /// Remembers every request for one period: exact in any window.
+    /// Remembers every request for one period, so no window ever exceeds the limit.
     SlidingWindowLog,
-    /// This window's count, and the last one's by the share of it that is still in sight.
+    /// Counts the current window, plus the previous window weighted by its overlap with the last
+    /// period.
     SlidingWindowCounter,
-    /// Holds a burst of tokens, refilled without pause.
+    /// Holds a burst of tokens that refills continuously.
     TokenBucket,
-    /// A queue drained at the rate: what is admitted also learns how long to wait.
+    /// A queue drained at the rate. An admitted request also gets the time that it waits.
     LeakyBucket,
-    /// The same decisions as a token bucket: the name that people know it by.
+    /// The same decisions as a token bucket, under the name that many people know.
     Gcra,
 }
 
 impl Algorithm {
-    /// Every algorithm there is.
+    /// All algorithms.
     pub const ALL: [Self; 6] = [
         Self::FixedWindow,
         Self::SlidingWindowLog,
@@ -33,7 +43,7 @@ impl Algorithm {
         Self::Gcra,
     ];
 
-    /// The name it has in a policy's text.
+    /// Returns the name used in policy text.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,7 +56,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it has a burst of its own.
+    /// Returns `true` if the algorithm has a burst.
     #[must_use]
     pub const fn is_bucket(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
@@ -59,18 +69,18 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Where the windows of a fixed_window begin.
+/// The start of a fixed window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Anchor {
-    /// At whole periods of the Unix epoch: the same for every key.
+    /// Windows start at multiples of the period since the Unix epoch, for every key.
     #[default]
     Clock,
-    /// With the first admitted request.
+    /// A window starts with the first admitted request.
     FirstHit,
 }
 
 impl Anchor {
-    /// The name it has in a policy's text.
+    /// Returns the name used in policy text.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,7 +90,16 @@ impl Anchor {
     }
 }
 
-/// So many units in so much time. It reads as it acts: `Rate::per_second(100)` is 100 a second.
+/// A number of units per period. `Rate::per_second(100)` is 100 per second.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::Rate;
+///
+/// assert_eq!(Rate::per_minute(5), Rate::new(5, Duration::from_secs(60)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     pub(crate) limit: u64,
@@ -88,46 +107,48 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// `limit` units in every `period`, which is a whole number of milliseconds.
+    /// Creates a rate of `limit` units per `period`, a whole number of milliseconds.
     #[must_use]
     pub const fn new(limit: u64, period: Duration) -> Self {
         Self { limit, period }
     }
 
-    /// `limit` units a second.
+    /// Creates a rate of `limit` units per second.
     #[must_use]
     pub const fn per_second(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
 
-    /// `limit` units a minute.
+    /// Creates a rate of `limit` units per minute.
     #[must_use]
     pub const fn per_minute(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(60))
     }
 
-    /// `limit` units an hour.
+    /// Creates a rate of `limit` units per hour.
     #[must_use]
     pub const fn per_hour(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(3_600))
     }
 
-    /// `limit` units a day of 24 hours.
+    /// Creates a rate of `limit` units per day of 24 hours.
     #[must_use]
     pub const fn per_day(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(86_400))
     }
 }
 
-/// One limit of a policy. Its numbers are checked when a [`Policy`](crate::Policy) is made of it.
+/// One limit of a policy. [`Policy::new`](crate::Policy::new) checks its numbers.
+///
+/// # Examples
 ///
 /// ```
-/// use tidegate_core::{Limit, Policy, Rate};
+/// use tidegate::{Limit, Policy, Rate};
 ///
 /// let policy = Policy::new([Limit::token_bucket(Rate::per_minute(100)).burst(200)])?;
 /// assert_eq!(policy.to_string(), "token_bucket 100/minute burst=200");
 /// assert!(Policy::new([Limit::gcra(Rate::per_second(0))]).is_err());
-/// # Ok::<(), tidegate_core::PolicyError>(())
+/// # Ok::<(), tidegate::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
@@ -138,7 +159,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit of any algorithm.
+    /// Creates a limit of any algorithm.
     #[must_use]
     pub const fn new(algorithm: Algorithm, rate: Rate) -> Self {
         Self {
@@ -149,75 +170,76 @@ impl Limit {
         }
     }
 
-    /// See [`Algorithm::FixedWindow`].
+    /// Creates a limit that uses [`Algorithm::FixedWindow`].
     #[must_use]
     pub const fn fixed_window(rate: Rate) -> Self {
         Self::new(Algorithm::FixedWindow, rate)
     }
 
-    /// See [`Algorithm::SlidingWindowLog`].
+    /// Creates a limit that uses [`Algorithm::SlidingWindowLog`].
     #[must_use]
     pub const fn sliding_window_log(rate: Rate) -> Self {
         Self::new(Algorithm::SlidingWindowLog, rate)
     }
 
-    /// See [`Algorithm::SlidingWindowCounter`].
+    /// Creates a limit that uses [`Algorithm::SlidingWindowCounter`].
     #[must_use]
     pub const fn sliding_window_counter(rate: Rate) -> Self {
         Self::new(Algorithm::SlidingWindowCounter, rate)
     }
 
-    /// See [`Algorithm::TokenBucket`].
+    /// Creates a limit that uses [`Algorithm::TokenBucket`].
     #[must_use]
     pub const fn token_bucket(rate: Rate) -> Self {
         Self::new(Algorithm::TokenBucket, rate)
     }
 
-    /// See [`Algorithm::LeakyBucket`].
+    /// Creates a limit that uses [`Algorithm::LeakyBucket`].
     #[must_use]
     pub const fn leaky_bucket(rate: Rate) -> Self {
         Self::new(Algorithm::LeakyBucket, rate)
     }
 
-    /// See [`Algorithm::Gcra`].
+    /// Creates a limit that uses [`Algorithm::Gcra`].
     #[must_use]
     pub const fn gcra(rate: Rate) -> Self {
         Self::new(Algorithm::Gcra, rate)
     }
 
-    /// The most units at once, for the bucket algorithms; the rate's limit where not given.
+    /// Sets the burst, the most units at once, for the bucket algorithms. The default is the rate's
+    /// limit.
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
         self
     }
 
-    /// Where the windows begin, for fixed_window; [`Anchor::Clock`] where not given.
+    /// Sets the start of the windows, for fixed_window. The default is [`Anchor::Clock`].
     #[must_use]
     pub const fn anchor(mut self, anchor: Anchor) -> Self {
         self.anchor = Some(anchor);
         self
     }
 
-    /// How requests are counted.
+    /// Returns the algorithm.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The units of its rate.
+    /// Returns the units per period.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.rate.limit
     }
 
-    /// The period of its rate.
+    /// Returns the period.
     #[must_use]
     pub const fn period(&self) -> Duration {
         self.rate.period
     }
 
-    /// The most units at once: the burst of a bucket, the limit of a window.
+    /// Returns the most units at once: the burst of a bucket, the limit of a window.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self.burst {
@@ -226,18 +248,19 @@ impl Limit {
         }
     }
 
-    /// Whether its windows open with the first admitted request.
+    /// Returns `true` if a window opens with the first admitted request.
     #[must_use]
     pub const fn opens_with_first_hit(&self) -> bool {
         matches!(self.anchor, Some(Anchor::FirstHit))
     }
 
-    /// The period in nanoseconds. Only of a checked limit, where it fits.
+    /// Returns the period in nanoseconds. It fits if the limit has been checked.
     pub(crate) const fn period_ns(&self) -> u64 {
         self.rate.period.as_nanos() as u64
     }
 
-    /// What says nothing beyond the default is left out, so that equal limits are equal however they were written.
+    /// Checks the bounds, and removes options that equal the default, so that equal limits compare
+    /// equal.
     pub(crate) fn checked(mut self) -> Result<Self, OutOfBounds> {
         bounds::check(&self)?;
         self.burst = self.burst.filter(|burst| *burst != self.rate.limit);
@@ -245,7 +268,7 @@ impl Limit {
         Ok(self)
     }
 
-    /// Sorts the limits of a policy for storage: limits of one algorithm are next to each other.
+    /// Returns the sort key for storage order: limits of one algorithm are adjacent.
     pub(crate) const fn stored_rank(&self) -> (u8, bool, Duration, u64, u64) {
         (
             self.algorithm as u8,
@@ -256,7 +279,7 @@ impl Limit {
         )
     }
 
-    /// The part of the limit's text that a bound on the refill time is about.
+    /// Returns the part of the text that a violated bound on the refill time is about.
     pub(crate) const fn refill_part(&self) -> Part {
         match self.burst {
             Some(_) => Part::Burst,

@@ -1,4 +1,6 @@
-//! Policies: one or more limits that one key must all meet, all or nothing.
+//! Policies: one or more limits that a key must meet together.
+//!
+//! `lexer` and `parser` read policy text, `print` writes it, `bounds` checks the numbers.
 
 mod bounds;
 mod error;
@@ -18,33 +20,41 @@ pub use limit::{Algorithm, Anchor, Limit, Rate};
 
 use crate::algorithm::Step;
 
-/// One or more limits that one key must all meet, all or nothing. Checked: every policy there is, is within bounds.
+/// One or more limits that a key must meet together, all or nothing.
 ///
-/// Read from text or built from [`Limit`]s; printing it and reading it back gives the same policy. Clones share.
+/// A policy is parsed from text or built from [`Limit`]s, and is always within bounds. Printing a
+/// policy and parsing the result returns an equal policy. Clones share their data.
+///
+/// # Examples
 ///
 /// ```
-/// use tidegate_core::{Limit, Policy, Rate};
+/// use tidegate::{Limit, Policy, Rate};
 ///
-/// let read: Policy = "10/s; fixed_window 5_000 per day".parse()?;
-/// let built = Policy::new([Limit::token_bucket(Rate::per_second(10)), Limit::fixed_window(Rate::per_day(5_000))])?;
-/// assert_eq!(read, built);
-/// assert_eq!(read.to_string(), "token_bucket 10/second; fixed_window 5000/day");
-/// # Ok::<(), tidegate_core::PolicyError>(())
+/// let parsed: Policy = "10/s; fixed_window 5_000 per day".parse()?;
+/// let built = Policy::new([
+///     Limit::token_bucket(Rate::per_second(10)),
+///     Limit::fixed_window(Rate::per_day(5_000)),
+/// ])?;
+/// assert_eq!(parsed, built);
+/// assert_eq!(parsed.to_string(), "token_bucket 10/second; fixed_window 5000/day");
+/// # Ok::<(), tidegate::PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Policy {
     limits: Arc<[Limit]>,
-    /// What the algorithms work out of the limits once, in the same order.
+    /// The limits' algorithms with their precomputed numbers, in the same order.
     steps: Arc<[Step]>,
-    /// For each limit in stored order, its index in `limits`; `None` if both orders are the same.
+    /// The index in `limits` of each limit in stored order; `None` if both orders are the same.
     stored_order: Option<Arc<[u8]>>,
 }
 
 impl Policy {
-    /// A policy of these limits.
+    /// Creates a policy.
     ///
     /// # Errors
-    /// If there is none or more than 8, or if one is out of bounds or has an option that its algorithm does not.
+    ///
+    /// Returns an error if there are no limits or more than 8, if a limit is out of bounds, or if
+    /// it has an option that its algorithm does not support.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, PolicyError> {
         let limits: Vec<Limit> = limits
             .into_iter()
@@ -76,8 +86,9 @@ impl Policy {
         }
     }
 
-    /// Returns the policy of one bucket that keeps its state when the rate changes: see
-    /// [`ANY_RATE`](crate::store::ANY_RATE). `None` if the policy is anything else than one bucket.
+    /// Returns the policy of one bucket that keeps its state when the rate changes, see
+    /// [`ANY_RATE`](crate::store::ANY_RATE). Returns `None` if the policy is not exactly one
+    /// bucket.
     pub(crate) fn with_any_rate(&self) -> Option<Self> {
         let [step] = &*self.steps else { return None };
         Some(Self {
@@ -86,22 +97,23 @@ impl Policy {
         })
     }
 
-    /// Returns true for a policy made by [`with_any_rate`](Self::with_any_rate).
+    /// Returns `true` for a policy created by [`with_any_rate`](Self::with_any_rate).
     pub(crate) fn has_any_rate(&self) -> bool {
         self.steps.iter().any(Step::has_any_rate)
     }
 
-    /// For each limit in stored order, its index in [`limits`](Self::limits); `None` if both orders are the same.
+    /// Returns the index in [`limits`](Self::limits) of each limit in stored order, or `None` if
+    /// both orders are the same.
     ///
-    /// Stores keep the states of a policy's limits in this order, so that policies which differ only in the order of
-    /// their limits share a record.
+    /// Stores keep the states of a policy's limits in this order, so that policies which differ
+    /// only in the order of their limits share a record.
     #[doc(hidden)] // For Tidegate's own stores.
     #[must_use]
     pub fn stored_order(&self) -> Option<&[u8]> {
         self.stored_order.as_deref()
     }
 
-    /// Its limits, in order.
+    /// Returns the limits, in the order given.
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits

@@ -1,4 +1,4 @@
-//! Reads a policy's text: the grammar of limits.
+//! Parses policy text.
 //!
 //! ```text
 //! policy := limit (";" limit)*
@@ -48,7 +48,7 @@ struct Parser<'a> {
     next: usize,
 }
 
-/// Where the parts of one limit stand in the text.
+/// The positions of one limit's parts in the text.
 struct Spans {
     limit: Range<usize>,
     period: Range<usize>,
@@ -130,7 +130,7 @@ impl Parser<'_> {
         let (count, start) =
             counted.map_or((1, unit_span.start), |(count, span)| (count, span.start));
         let period_span = start..unit_span.end;
-        // What does not fit is far out of bounds, and reported as such.
+        // A product that does not fit is far out of bounds, and is reported as such.
         let period = Duration::from_millis(count.saturating_mul(unit_ms));
         let spans = Spans {
             limit: limit_span,
@@ -185,7 +185,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Goes past the option's name and its `=`.
+    /// Skips the option's name and its `=`.
     fn option_sign(&mut self) -> Result<(), PolicyError> {
         self.advance();
         match self.advance() {
@@ -212,7 +212,7 @@ impl Parser<'_> {
 
     fn count(&mut self, expected: &str) -> Result<(u64, Range<usize>), PolicyError> {
         match self.advance() {
-            // What does not fit is far out of bounds, and reported as such.
+            // A number that does not fit is far out of bounds, and is reported as such.
             Some(Spanned {
                 token: Token::Number(digits),
                 span,

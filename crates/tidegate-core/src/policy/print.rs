@@ -1,4 +1,4 @@
-//! Prints policies, so that reading them back gives the same.
+//! Prints policies. Parsing the result returns an equal policy.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// In the largest unit that measures the period in whole numbers.
+/// Writes a period in the largest unit that divides it.
 fn write_period(f: &mut fmt::Formatter<'_>, period_ms: u128) -> fmt::Result {
     const UNITS: [(u128, &str); 6] = [
         (604_800_000, "week"),

@@ -76,7 +76,7 @@ fn every_unit_has_its_names() {
     }
 }
 
-/// The text, the part that is pointed at, and words of what is said of it.
+/// Invalid policies: the text, the part that the error points at, and a part of the message.
 const BAD: &[(&str, &str, &str)] = &[
     ("", "", "expected a limit such as 100/minute"),
     ("   ", "", "expected a limit"),

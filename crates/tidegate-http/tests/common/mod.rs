@@ -28,8 +28,8 @@ impl Default for Head {
 
 impl Framework for Plain {
     type Request = Head;
-    type Reply = u16;
-    type Refusal = String;
+    type ResponseHead = u16;
+    type Response = String;
 
     fn method(request: &Head) -> &str {
         request.method

@@ -1,25 +1,27 @@
--- token_bucket, gcra and leaky_bucket: the time at which the bucket is free again, exact: whole microseconds `at` and
--- `part` of the rate's denominator. See bucket.rs.
+-- token_bucket, gcra and leaky_bucket: the free-again time of the bucket, exact: whole microseconds
+-- `at` and `part` of the rate's denominator. See bucket.rs.
 --
--- A bucket that is a policy's only limit is stored as a decimal number where there is no part, else packed with the
--- denominator: in a namespace whose rate comes with each request it may have been written under another one.
+-- A bucket that is a policy's only limit is stored as a decimal number if there is no part, and
+-- otherwise packed with the denominator: in the namespace of buckets of any rate it may have been
+-- written with another one.
 --
--- A bucket beside other limits is stored with the numbers that identify it, 16 bytes, and `at` and `part`, 8 bytes each.
--- While two configurations of a named policy are in use, the states of both are there, one after the other.
+-- A bucket beside other limits is stored with the numbers that identify it, 16 bytes, then `at` and
+-- `part`, 8 bytes each. While two configurations of a named policy are in use, the states of both
+-- are stored, one after the other.
 
 --@ numbers
--- The whole bucket's time to refill, and the longest time ahead that is not from the future.
-local full$, full_part$, denominator$, longest$, longest_part$ = NUMBERS
+-- The refill time of the whole bucket, and the longest time until free that is not from the future.
+local full$, full_part$, denominator$, max_ahead$, max_ahead_part$ = NUMBERS
 
 --@ numbers, several
-local full$, full_part$, denominator$, longest$, longest_part$ = NUMBERS
+local full$, full_part$, denominator$, max_ahead$, max_ahead_part$ = NUMBERS
 local identity$ = IDENTITY
 
 --@ cost names
 local cost_us$, cost_part$
 
 --@ cost
--- The time that the cost takes to refill.
+-- The refill time of the cost.
 cost_us$, cost_part$, position = unpack_numbers('>I8I8', ARGV[2], position)
 
 --@ read
@@ -35,7 +37,7 @@ if text$ then
   else
     is_readable = false
   end
-  -- A part of another rate's denominator says nothing here: up to the next microsecond, which gives nothing away.
+  -- A part of another rate's denominator is rounded up to the next microsecond, so no capacity is gained.
   if denominator ~= denominator$ then at$, part$ = at$ + 1, 0 end
   if at$ >= EXACT then is_readable = false end
 end
@@ -56,49 +58,49 @@ if text$ then
   end
 end
 
---@ bring back
--- The time until it is free again.
-local ahead$, ahead_part$ = 0, 0
-if at$ >= now then ahead$, ahead_part$ = at$ - now, part$ end
-if ahead$ > longest$ or (ahead$ == longest$ and ahead_part$ > longest_part$) then
-  ahead$, ahead_part$ = full$, full_part$
+--@ clamp
+-- The time until the bucket is free again.
+local until_free$, until_free_part$ = 0, 0
+if at$ >= now then until_free$, until_free_part$ = at$ - now, part$ end
+if until_free$ > max_ahead$ or (until_free$ == max_ahead$ and until_free_part$ > max_ahead_part$) then
+  until_free$, until_free_part$ = full$, full_part$
   at$, part$ = now + full$, full_part$
   is_changed = true
 end
 
 --@ fits
-local wanted$, wanted_part$ = ahead$ + cost_us$, ahead_part$ + cost_part$
+local wanted$, wanted_part$ = until_free$ + cost_us$, until_free_part$ + cost_part$
 if wanted_part$ >= denominator$ then wanted$, wanted_part$ = wanted$ + 1, wanted_part$ - denominator$ end
 if wanted$ > full$ or (wanted$ == full$ and wanted_part$ > full_part$) then is_allowed = false end
 
 --@ take
 at$, part$ = now + wanted$, wanted_part$
 
---@ give back
--- What is free already stays as it is: moved up to now, it would be from the future if the clock stepped back.
-if ahead$ > 0 or ahead_part$ > 0 then
-  if ahead$ < cost_us$ or (ahead$ == cost_us$ and ahead_part$ <= cost_part$) then
+--@ refund
+-- A bucket that is already free keeps its time. Moved forward to now, it would be from the future after a clock step back.
+if until_free$ > 0 or until_free_part$ > 0 then
+  if until_free$ < cost_us$ or (until_free$ == cost_us$ and until_free_part$ <= cost_part$) then
     at$, part$ = now, 0
-  elseif ahead_part$ >= cost_part$ then
-    at$, part$ = now + ahead$ - cost_us$, ahead_part$ - cost_part$
+  elseif until_free_part$ >= cost_part$ then
+    at$, part$ = now + until_free$ - cost_us$, until_free_part$ - cost_part$
   else
-    at$, part$ = now + ahead$ - cost_us$ - 1, ahead_part$ + denominator$ - cost_part$
+    at$, part$ = now + until_free$ - cost_us$ - 1, until_free_part$ + denominator$ - cost_part$
   end
 end
 
---@ give back claimed
--- At most the time until the instant at which it was free again right after the request.
+--@ refund claimed
+-- At most the time until the free-again time right after the request.
 local claimed$, claimed_part$ = 0, 0
 if claim_us$ >= now then claimed$, claimed_part$ = claim_us$ - now, claim_part$ end
 if claimed$ < cost_us$ or (claimed$ == cost_us$ and claimed_part$ < cost_part$) then
   cost_us$, cost_part$ = claimed$, claimed_part$
 end
---@ own give back
+--@ own refund
 
 --@ charge
 -- Up to a full bucket.
-if ahead$ < full$ or (ahead$ == full$ and ahead_part$ < full_part$) then
-  local wanted, wanted_part = ahead$ + cost_us$, ahead_part$ + cost_part$
+if until_free$ < full$ or (until_free$ == full$ and until_free_part$ < full_part$) then
+  local wanted, wanted_part = until_free$ + cost_us$, until_free_part$ + cost_part$
   if wanted_part >= denominator$ then wanted, wanted_part = wanted + 1, wanted_part - denominator$ end
   if wanted > full$ or (wanted == full$ and wanted_part > full_part$) then wanted, wanted_part = full$, full_part$ end
   at$, part$ = now + wanted, wanted_part

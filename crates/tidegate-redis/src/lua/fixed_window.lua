@@ -1,8 +1,8 @@
--- fixed_window: a count a window, by the window's end; of the clock, or from the first admitted request on. Stored packed.
--- See fixed_window.rs.
+-- fixed_window: one count per window, identified by the window's end; aligned to the clock or to
+-- the first admitted request. Stored packed. See fixed_window.rs.
 
 --@ numbers
-local most$, period$, opens_with_first_hit$ = NUMBERS
+local capacity$, period$, opens_with_first_hit$ = NUMBERS
 
 --@ read
 local ends$, count$ = 0, 0
@@ -17,7 +17,7 @@ if text$ then
   if ends$ >= EXACT or count$ >= EXACT then is_readable = false end
 end
 
---@ bring back
+--@ clamp
 local new_end$ = opens_with_first_hit$ == 1 and now + period$ or now - now % period$ + period$
 if ends$ > now + period$ then
   ends$ = new_end$
@@ -26,26 +26,26 @@ end
 if now >= ends$ then ends$, count$ = 0, 0 end
 
 --@ fits
-if count$ + amount > most$ then is_allowed = false end
+if count$ + amount > capacity$ then is_allowed = false end
 
 --@ take
 count$ = count$ + amount
 if ends$ == 0 then ends$ = new_end$ end
 
---@ give back
+--@ refund
 count$ = count$ > amount and count$ - amount or 0
--- A count of 0 closes the window: the state is a fresh one.
+-- A count of 0 closes the window: the state becomes a fresh one.
 if count$ == 0 then ends$ = 0 end
 
---@ give back claimed
+--@ refund claimed
 -- Only in the window in which the request was counted.
 if ends$ == claim_us$ then
-  --@ own give back
+  --@ own refund
 end
 
 --@ charge
-if amount > 0 and count$ < most$ then
-  count$ = count$ + amount < most$ and count$ + amount or most$
+if amount > 0 and count$ < capacity$ then
+  count$ = count$ + amount < capacity$ and count$ + amount or capacity$
   if ends$ == 0 then ends$ = new_end$ end
 end
 

@@ -1,20 +1,16 @@
--- What the scripts for one policy have in common. Numbers are doubles: whole ones are exact below 2^53, and nothing goes
--- beyond.
+-- The parts that the scripts of all policies share. Numbers are doubles: integers below 2^53 are exact, and none is larger.
 --
--- A script is put together of sections (script.rs): `include` puts in a section of this file, `each` one of every limit's
--- algorithm, `own` another one of the same algorithm, and `record` one of this file for every limit that is kept in the
--- record. Of some sections there is one for a call of one check alone, with fewer tables, and of some one for policies of
--- several limits. `$` is the limit's number; NUMBERS are the next ones of the first argument, as many as there are names
--- for.
+-- A script is composed of sections, see script.rs for the directives. `$` is the number of the limit. NUMBERS stands for the
+-- next numbers of the first argument, as many as there are names on the left.
 
 --@ begin
 local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil
 local pack_numbers, unpack_numbers = struct.pack, struct.unpack
 local EXACT = 9007199254740992
 --@ all functions
-local now, hold = NUMBERS
-local is_given = now > 0
-if not is_given then
+local now, keep_ms = NUMBERS
+local is_manual_time = now > 0
+if not is_manual_time then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
@@ -29,7 +25,7 @@ local logs = {}
 
 --@ loop
 local verdicts = {}
--- What this call has changed: the text of a record, and when it equals a fresh one.
+-- The changes of this call: the text of a record, and the time at which it equals a fresh one.
 local texts, fresh_ats = {}, {}
 local run_end = 0
 for check = 1, count do
@@ -47,15 +43,15 @@ local count = #KEYS
 local values = call('MGET', unpack(KEYS))
 
 --@ values of several
-local count, names = #KEYS / KEYS_A_CHECK, {}
-for check = 1, count do names[check] = KEYS[(check - 1) * KEYS_A_CHECK + 1] end
+local count, names = #KEYS / KEYS_PER_CHECK, {}
+for check = 1, count do names[check] = KEYS[(check - 1) * KEYS_PER_CHECK + 1] end
 local values = call('MGET', unpack(names))
 
 --@ values, alone
 local value = pcall_redis('GET', KEYS[1])
 
 --@ no values
-local count, values = #KEYS / KEYS_A_CHECK, {}
+local count, values = #KEYS / KEYS_PER_CHECK, {}
 
 --@ no values, alone
 local value
@@ -65,7 +61,7 @@ if check > run_end then
   run_end, amount, position = unpack_numbers('>I4I8', ARGV[2], position)
   --@ each cost
 end
-local first_key = (check - 1) * KEYS_A_CHECK + 1
+local first_key = (check - 1) * KEYS_PER_CHECK + 1
 local key = KEYS[first_key]
 local is_readable, is_changed, fresh_at = true, false, 0
 local value = texts[key] or values[check]
@@ -78,7 +74,7 @@ amount, position = unpack_numbers('>I8', ARGV[2], 5)
 local first_key, key = 1, KEYS[1]
 local is_readable, is_changed, fresh_at = true, false, 0
 if value and value.err then is_readable, value = false, false end
-local was_there = value
+local old_value = value
 --@ include texts
 --@ each read
 
@@ -121,7 +117,7 @@ texts[key], fresh_ats[key] = text, fresh_at
 --@ each fresh at
 --@ each text
 --@ include joined
-local is_there, is_written = was_there, true
+local exists, is_written = old_value, true
 --@ include write value
 if not is_written then verdict = 'E' end
 
@@ -139,14 +135,14 @@ local text = ''
 text = text .. string.char(#text$) .. text$
 
 --@ write value
-if fresh_at <= now and not (is_given and is_there) then
-  -- It equals a fresh one. (A given time may step back, to where it did not yet.)
-  if is_there then call('DEL', key) end
+if fresh_at <= now and not (is_manual_time and exists) then
+  -- The state equals a fresh one. (A manual time may step back to before that.)
+  if exists then call('DEL', key) end
 else
-  -- The value and its expiry in one command, and nothing in the place of what is none of ours.
+  -- The value and its expiry in one command. A value that Tidegate did not write is never replaced.
   local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
-  if is_given then unit, time = 'PX', hold end
-  if is_there then
+  if is_manual_time then unit, time = 'PX', keep_ms end
+  if exists then
     call('SET', key, text, unit, time)
   else
     is_written = call('SET', key, text, unit, time, 'NX')
@@ -159,16 +155,16 @@ end
 
 --@ write values
 for check = 1, count do
-  local key = KEYS[(check - 1) * KEYS_A_CHECK + 1]
+  local key = KEYS[(check - 1) * KEYS_PER_CHECK + 1]
   local text, fresh_at = texts[key], fresh_ats[key]
   if text then
-    -- Once a key.
+    -- Once per key.
     texts[key] = nil
-    local is_there, is_written = values[check], true
+    local exists, is_written = values[check], true
     --@ include write value
     if not is_written then
       for other = check, count do
-        if KEYS[(other - 1) * KEYS_A_CHECK + 1] == key then verdicts[other] = 'E' end
+        if KEYS[(other - 1) * KEYS_PER_CHECK + 1] == key then verdicts[other] = 'E' end
       end
     end
   end
@@ -183,7 +179,7 @@ return { now, table.concat(verdicts), values, logs }
 return { now, table.concat(verdicts), values }
 
 --@ answer with logs, alone
-return { now, verdict, { was_there }, logs }
+return { now, verdict, { old_value }, logs }
 
 --@ answer without logs, alone
-return { now, verdict, { was_there } }
+return { now, verdict, { old_value } }

@@ -1,19 +1,20 @@
--- Any task, for any keys and any limits: one script for all that has none of its own (script.rs). It loops over limits and
--- keeps what the other scripts have in names in tables.
+-- The generic script: any task, any keys, any limits. It serves everything that has no script of its own (script.rs). It
+-- loops over limits, and keeps in tables what other scripts keep in local variables.
 --
--- KEYS: for each check the key of its record, where any limit is kept in one, and then one for each log.
--- ARGV: packed numbers: 1 the time (0: the server's own), how long to keep what is written at a given time, in ms, the task
---       (0 check, 1 check all or nothing, 2 refund, 3 settle, 4 charge), the number of checks; then for each check the
---       number of its limits, whether any is kept in a record, the kinds of its limits and their numbers; 2 for each check its
---       cost, for each bucket its time to refill, and for each limit of what is settled where it was counted.
--- Answers as check.lua does. In what is refunded, settled or charged, the logs are as they are after it.
+-- KEYS: for each check the key of its record, if a limit is stored in one, and then one for each log.
+-- ARGV: packed numbers.
+--   1: the manual time (0: the server's own), the time to keep records in ms, the task (0 check, 1 check all or nothing,
+--      2 refund, 3 settle, 4 charge) and the number of checks; then for each check the number of its limits, whether one is
+--      stored in a record, and the kinds and numbers of its limits.
+--   2: for each check its cost, for each bucket the refill time, and for a settlement where each limit counted the request.
+-- Returns the same as check.lua. For a refund, a settlement or a charge, the logs are those after it.
 local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil
 local pack_numbers, unpack_numbers = struct.pack, struct.unpack
 local EXACT = 9007199254740992
 --@ all functions
-local now, hold, task, count, number_at = unpack_numbers('>I8I8I1I2', ARGV[1])
-local is_given = now > 0
-if not is_given then
+local now, keep_ms, task, count, number_at = unpack_numbers('>I8I8I1I2', ARGV[1])
+local is_manual_time = now > 0
+if not is_manual_time then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
@@ -21,7 +22,7 @@ local verdicts, values, logs, checks = {}, {}, {}, {}
 local position, next_key, is_all_allowed = 1, 1, true
 
 local function write(check)
-  local limits, key, first_key, was_there, amount = check.limits, check.key, check.first_key, check.value, check.amount
+  local limits, key, first_key, old_value, amount = check.limits, check.key, check.first_key, check.value, check.amount
   local fresh_at = 0
   --@ each write
   if check.has_record then
@@ -32,7 +33,7 @@ local function write(check)
       local l = limits[number]
       if l.text then text = check.record_count == 1 and l.text or text .. string.char(#l.text) .. l.text end
     end
-    local is_there, is_written = was_there, true
+    local exists, is_written = old_value, true
     --@ include write value
     if not is_written then verdicts[check.number] = 'E' end
   end
@@ -96,7 +97,7 @@ for number = 1, count do
     verdicts[number], is_allowed = 'E', false
     for log = 1, limit_count - record_count do logs[#logs + 1] = '' end
   else
-    --@ each bring back
+    --@ each clamp
     if task <= 1 then
       --@ each fits
       if task == 0 and is_allowed and amount > 0 then
@@ -109,14 +110,14 @@ for number = 1, count do
       if amount > 0 then
         is_changed = true
         if task == 2 then
-          --@ each give back
+          --@ each refund
         elseif task == 3 then
-          --@ each give back claimed
+          --@ each refund claimed
         else
           --@ each charge
         end
       end
-      --@ each given back
+      --@ each log summary
     end
     check.is_changed = is_changed
     if is_changed and task ~= 1 then write(check) end
@@ -124,7 +125,7 @@ for number = 1, count do
   if not is_allowed then is_all_allowed = false end
 end
 
--- All or nothing: everything is known, and no other command comes in between.
+-- All or nothing: all checks are decided, and no other command runs in between.
 if task == 1 then
   for number = 1, count do
     local check = checks[number]

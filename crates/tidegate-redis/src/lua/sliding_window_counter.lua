@@ -1,8 +1,9 @@
--- sliding_window_counter: this window's count, and the last one's by the share of it that is still in sight. Stored packed,
--- with the number of the window. See sliding_window_counter.rs.
+-- sliding_window_counter: the count of the current window, plus the count of the previous window
+-- weighted by its overlap with the last period. Stored packed, with the number of the window. See
+-- sliding_window_counter.rs.
 
 --@ numbers
-local most$, period$ = NUMBERS
+local capacity$, period$ = NUMBERS
 
 --@ read
 local number$, current$, previous$ = 0, 0, 0
@@ -17,22 +18,22 @@ if text$ then
   if number$ * period$ >= EXACT or current$ >= EXACT or previous$ >= EXACT then is_readable = false end
 end
 
---@ bring back
--- A window has the number of the one that begins when it ends.
+--@ clamp
+-- The number of a window is that of the window that starts when it ends.
 local number_now$ = (now - now % period$) / period$ + 1
 if number$ > number_now$ then
   number$ = number_now$
   is_changed = true
 end
--- Where windows have passed, the count has become the previous one, or nothing.
+-- After a window has passed, its count becomes the previous one; after two, both are 0.
 if number$ < number_now$ then
   previous$ = number$ == number_now$ - 1 and current$ or 0
   current$, number$ = 0, number_now$
 end
 
 --@ fits
--- previous × what is left of this window ≤ room × period, exactly: in two limbs where the products pass 2^53.
-local room$ = most$ - current$ - amount
+-- previous × rest of this window ≤ room × period, compared exactly: in two limbs if a product exceeds 2^53.
+local room$ = capacity$ - current$ - amount
 local left$ = number$ * period$ - now
 if room$ < 0 then
   is_allowed = false
@@ -47,13 +48,13 @@ end
 --@ take
 current$ = current$ + amount
 
---@ give back
+--@ refund
 local from_current$ = current$ < amount and current$ or amount
 local from_previous$ = amount - from_current$
 current$ = current$ - from_current$
 previous$ = previous$ > from_previous$ and previous$ - from_previous$ or 0
 
---@ give back claimed
+--@ refund claimed
 -- From the window in which the request was counted, while that is the current or the previous one.
 if claim_us$ == number$ * period$ then
   current$ = current$ > amount and current$ - amount or 0
@@ -62,12 +63,12 @@ elseif claim_us$ == (number$ - 1) * period$ then
 end
 
 --@ charge
--- The largest amount that fits, by halving.
+-- The largest amount that fits, by binary search.
 local low$, high$ = 0, amount
 local left$ = number$ * period$ - now
 while low$ < high$ do
   local middle = ceil((low$ + high$) / 2)
-  local room = most$ - current$ - middle
+  local room = capacity$ - current$ - middle
   local fits = room >= 0
   if fits then
     local faded_high, faded_low = product(previous$, left$)
@@ -87,7 +88,7 @@ local is_small$ = number$ < 4294967296 and current$ < 4294967296 and previous$ <
 text$ = pack_numbers(is_small$ and '>I4I4I4' or '>I8I8I8', number$, current$, previous$)
 
 --@ functions
--- a × b as two numbers, the second below 2^50. Both are below 2^50, and so is everything in between below 2^53.
+-- Returns a × b as two numbers, the second below 2^50. Both factors are below 2^50, so all intermediate values are below 2^53.
 local function product(a, b)
   local a_low, b_low = a % 33554432, b % 33554432
   local a_high, b_high = (a - a_low) / 33554432, (b - b_low) / 33554432

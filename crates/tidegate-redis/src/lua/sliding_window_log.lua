@@ -2,16 +2,16 @@
 --
 --   base, at, total, at, total, ...     oldest first
 --
--- Totals run, so that what is live and what a wait frees are found by halving; `base` is the total before the first
--- entry. To drop the oldest entries is to cut the list before one of its totals, which is the new base. Totals wrap at
--- 2^31, twice the most that can be live: only differences mean anything. See sliding_window_log.rs.
+-- Totals are running totals, so the live amount and the wait for a request are found by binary search. `base` is the total
+-- before the first entry. Dropping the oldest entries means trimming the list before one of its totals, which becomes the
+-- new base. Totals wrap at 2^31, twice the largest live amount; only differences are meaningful. See sliding_window_log.rs.
 --
--- In what follows `kept` entries of the list stand, of which the first `expired` are dead; after them comes one of this
--- check's own, made now, if `is_new`. `newest` is the time of the last entry and `total` its total; `base` that of the
--- last dead one. `kept` is nil where all stand and their number has not been asked for.
+-- Variables: the list has `kept` entries, of which the first `expired` have expired. After them comes one entry of this
+-- check, at the current time, if `is_new`. `newest` is the time of the last entry and `total` its total; `base` is the
+-- total of the last expired one. `kept` is nil if all entries stay and their number is not known yet.
 
 --@ numbers
-local most$, period$ = NUMBERS
+local capacity$, period$ = NUMBERS
 
 --@ read
 local log$ = KEYS[first_key + LOG]
@@ -26,7 +26,7 @@ elseif #head$ > 0 then
   if not (base$ and head_total$ and oldest and newest$ and total$) then
     is_readable = false
   elseif now - oldest >= period$ then
-    -- The first has expired: how many have? All, or up to where halving finds it.
+    -- The first entry has expired. Either all have, or a binary search finds how many.
     local count = (call('LLEN', log$) - 1) / 2
     expired$, head_total$ = count, nil
     if now - newest$ < period$ then
@@ -36,9 +36,9 @@ elseif #head$ > 0 then
   end
 end
 
---@ bring back
+--@ clamp
 if newest$ > now then
-  -- All that is from the future happened now: one entry with the total of the last.
+  -- Everything from the future happened now: one entry with the last total.
   kept$ = count_before(log$, expired$, (call('LLEN', log$) - 1) / 2, false, now - 1, 0)
   newest$, is_new$, head_total$ = now, true, nil
   is_changed = true
@@ -46,28 +46,28 @@ end
 local live$ = (total$ - base$) % 2147483648
 
 --@ fits
--- What a decision needs of the log: all that is live, the newest entry, and of what is denied the oldest entries that
--- together free what it lacks: the last of them, and all that is live up to it.
-local lacks$ = live$ + amount - most$
-if lacks$ <= 0 or live$ == 0 then
+-- The summary that a decision needs: the live amount and the newest entry. For a denial also the last of the oldest
+-- entries that together free the missing amount, and the live amount up to it.
+local missing$ = live$ + amount - capacity$
+if missing$ <= 0 or live$ == 0 then
   logs[#logs + 1] = format('%d %d', live$, newest$)
-elseif head_total$ and (head_total$ - base$) % 2147483648 >= lacks$ then
+elseif head_total$ and (head_total$ - base$) % 2147483648 >= missing$ then
   logs[#logs + 1] = format('%d %d %s %d', live$, newest$, head$[2], (head_total$ - base$) % 2147483648)
 else
-  local stand = kept$ or (call('LLEN', log$) - 1) / 2
-  local before = count_before(log$, expired$, stand, true, lacks$ - 1, base$)
+  local entry_count = kept$ or (call('LLEN', log$) - 1) / 2
+  local before = count_before(log$, expired$, entry_count, true, missing$ - 1, base$)
   local at, up_to = newest$, live$
-  if before < stand then
+  if before < entry_count then
     at = call('LINDEX', log$, 2 * before + 1)
     up_to = (call('LINDEX', log$, 2 * before + 2) - base$) % 2147483648
   end
   logs[#logs + 1] = format('%d %d %d %d', live$, newest$, at, up_to)
 end
-if lacks$ > 0 then is_allowed = false end
+if missing$ > 0 then is_allowed = false end
 
 --@ take
--- Requests of one instant are one entry. Beyond a million entries the newest absorbs the new one and takes its time.
--- An entry counts at least a thousandth: with less than a million of them live there are fewer entries.
+-- Requests of the same instant are one entry. Beyond a million entries the newest absorbs the new one and takes its time.
+-- An entry counts at least a thousandth, so with less than a million thousandths live there are fewer entries.
 if not is_new$ and live$ > 0 and (newest$ == now or live$ >= 1000000) then
   local entries = (call('LLEN', log$) - 1) / 2
   if newest$ == now or entries - expired$ >= 1000000 then kept$ = entries - 1 end
@@ -75,52 +75,53 @@ end
 total$, newest$, is_new$ = (total$ + amount) % 2147483648, now, true
 live$ = live$ + amount
 
---@ give back
--- From the newest first: the total goes back, and entries that add nothing to it go.
+--@ refund
+-- Newest first: the total is reduced, and entries that no longer add to it are removed.
 live$ = live$ > amount and live$ - amount or 0
 total$ = (base$ + live$) % 2147483648
 if live$ > 0 then
-  local stand = kept$ or (call('LLEN', log$) - 1) / 2
-  local whole_ones = count_before(log$, expired$, stand, true, live$ - 1, base$)
-  if whole_ones < stand then
-    kept$, is_new$, newest$ = whole_ones + 1, false, tonumber(call('LINDEX', log$, 2 * whole_ones + 1))
+  local entry_count = kept$ or (call('LLEN', log$) - 1) / 2
+  local whole_entries = count_before(log$, expired$, entry_count, true, live$ - 1, base$)
+  if whole_entries < entry_count then
+    kept$, is_new$, newest$ = whole_entries + 1, false, tonumber(call('LINDEX', log$, 2 * whole_entries + 1))
   end
 end
 
---@ give back claimed
--- From the entry of the request's time: it and all later ones have a smaller total from here on. One call rewrites a
--- thousand of them at the most. Where there are more, what is given back counts with the entry after those until the next
--- call goes on from there: it is named in the answer, and comes back as the claim, with the amount as its part.
+--@ refund claimed
+-- From the entry of the request's time: the totals of it and of all later entries are reduced. One call rewrites at most
+-- a thousand. If there are more, the amount counts with the next entry until another call continues there. The reply names
+-- that entry; it comes back as the claim, with the amount as its part.
 if live$ > 0 and newest$ >= claim_us$ then
-  local stand = kept$ or (call('LLEN', log$) - 1) / 2
-  local before = count_before(log$, expired$, stand, false, claim_us$ - 1, 0)
+  local entry_count = kept$ or (call('LLEN', log$) - 1) / 2
+  local before = count_before(log$, expired$, entry_count, false, claim_us$ - 1, 0)
   local given, is_whole = 0, false
-  if before < stand and tonumber(call('LINDEX', log$, 2 * before + 1)) == claim_us$ then
+  if before < entry_count and tonumber(call('LINDEX', log$, 2 * before + 1)) == claim_us$ then
     local total_before = before > expired$ and tonumber(call('LINDEX', log$, 2 * before)) or base$
     local own = (tonumber(call('LINDEX', log$, 2 * before + 2)) - total_before) % 2147483648
     if claim_part$ == 0 then
       given = own < amount and own or amount
       is_whole = given == own
     elseif own >= claim_part$ then
-      -- Otherwise the log is another one by now, and what was to be given back is gone with it.
+      -- Otherwise the log has been replaced, and the cost to give back is gone with it.
       given = claim_part$
     end
   end
-  if given > 0 and stand - before > 1000 then
+  if given > 0 and entry_count - before > 1000 then
     local later = call('LRANGE', log$, 2 * before + 1, 2 * before + 2001)
     for at = 2, 2000, 2 do
       call('LSET', log$, 2 * before + at, format('%d', (later[at] - given) % 2147483648))
     end
     unsettled_from$, unsettled$ = tonumber(later[2001]), given
     if is_whole then
-      -- An entry that counts nothing would stay for a period: it is marked and deleted from the nearer end.
+      -- An entry that counts nothing would stay for a period. It is marked, and deleted from the
+      -- nearer end.
       call('LSET', log$, 2 * before + 1, '-')
       call('LSET', log$, 2 * before + 2, '-')
-      call('LREM', log$, before < stand / 2 and 2 or -2, '-')
+      call('LREM', log$, before < entry_count / 2 and 2 or -2, '-')
       if kept$ then kept$ = kept$ - 1 end
     end
-  elseif given > 0 and before < stand then
-    local later = call('LRANGE', log$, 2 * before + 1, 2 * stand)
+  elseif given > 0 and before < entry_count then
+    local later = call('LRANGE', log$, 2 * before + 1, 2 * entry_count)
     call('LTRIM', log$, 0, 2 * before)
     local first = is_whole and 3 or 1
     if is_whole and kept$ then kept$ = kept$ - 1 end
@@ -139,13 +140,13 @@ if live$ > 0 and newest$ >= claim_us$ then
 end
 
 --@ charge
-local room$ = most$ - live$
+local room$ = capacity$ - live$
 if room$ > 0 and amount > 0 then
   local amount = amount < room$ and amount or room$
   --@ own take
 end
 
---@ given back
+--@ log summary
 if unsettled$ then
   logs[#logs + 1] = format('%d %d %d %d', live$, newest$, unsettled_from$, unsettled$)
 else
@@ -166,16 +167,16 @@ else
       call('LSET', log$, -1, format('%d', total$))
     end
   end
-  if is_given then
-    call('PEXPIRE', log$, hold)
+  if is_manual_time then
+    call('PEXPIRE', log$, keep_ms)
   else
     call('PEXPIREAT', log$, format('%d', ceil((newest$ + period$) / 1000)))
   end
 end
 
 --@ functions
--- How many entries from the first on, of which the first `from` are known to, are at most `bound`: their times, or their
--- totals as counted from `base`. Ever wider steps first: what is looked for is most often near the start.
+-- Returns the number of entries whose time, or whose total counted from `base`, is at most `bound`. The first `from` are
+-- known to be. Searches in growing steps first, because the result is usually near the start.
 local function count_before(log, from, to, is_total, bound, base)
   local low, high, step = from, from + 1, 1
   while high - low > 1 or step > 0 do

@@ -1,30 +1,33 @@
-//! What a server is told: one TOML file, with environment and flags on top.
+//! The configuration of a server: one TOML file, overridden by the environment and by flags.
+//!
+//! `sections` and `policies` define the settings, `load` reads them, `validate` checks them.
 
-mod book;
-mod layers;
-mod masked;
+mod load;
+mod mask;
+mod policies;
 mod sections;
+mod validate;
 mod values;
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tidegate::{Book, FailurePolicy};
+use tidegate::{FailurePolicy, PolicySet};
 
-pub use book::{ExceptionConfig, PolicyConfig};
-pub use layers::{ConfigError, Flag, Source};
+pub use load::{ConfigError, ConfigSource, Flag};
+pub use policies::{ExceptionConfig, PolicyConfig};
 pub use sections::{
-    AdminConfig, Bounds, Failure, Headers, HttpConfig, LogConfig, LogFormat, LogLevel, RespConfig,
-    Scope, StoreConfig, TlsConfig, TokenConfig,
+    AdminConfig, Bounds, FailureMode, HeaderFormatName, HttpConfig, LogConfig, LogFormat, LogLevel,
+    RespConfig, Scope, StoreConfig, TlsConfig, TokenConfig,
 };
-pub use values::{Limits, Listen, Span, StoreText};
+pub use values::{ConfigDuration, Listen, PolicyText, StoreUrlText};
 
-/// All that a server is told. What is left out has a default: an empty file is a good one.
+/// The configuration of a server. Every setting has a default, so an empty file is valid.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where counts are kept.
+    /// The store of the counters.
     pub store: StoreConfig,
     /// The listener for checks over HTTP.
     pub http: HttpConfig,
@@ -32,11 +35,11 @@ pub struct Config {
     pub resp: RespConfig,
     /// The listener for operators: metrics and resets.
     pub admin: AdminConfig,
-    /// What one client, or all of them together, may ask of the server.
+    /// The limits of the server's resources.
     pub bounds: Bounds,
-    /// What is logged, and how.
+    /// Logging.
     pub log: LogConfig,
-    /// Who may ask. Without any, everybody who reaches a listener may.
+    /// The tokens. Without any, every client that reaches a listener has access.
     #[serde(rename = "token")]
     pub tokens: Vec<TokenConfig>,
     /// The policies, by name.
@@ -44,12 +47,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// The policies as a book, each with its failure policy.
+    /// Returns the policies as a set.
     ///
     /// # Errors
-    /// If a name or an exception is not one.
-    pub fn book(&self) -> Result<Book, ConfigError> {
-        book::book(&self.policies, self.instances()).map_err(ConfigError::Values)
+    ///
+    /// Returns an error if a name or an exception is invalid.
+    pub fn policy_set(&self) -> Result<PolicySet, ConfigError> {
+        policies::policy_set(&self.policies, self.instances()).map_err(ConfigError::Values)
     }
 
     pub(crate) fn instances(&self) -> u32 {
@@ -60,16 +64,19 @@ impl Config {
         self.store.instances.or(of_url).unwrap_or(1)
     }
 
-    /// What the store's failure policy is; `None` where its URL says.
+    /// Returns the store's failure policy, or `None` if its URL sets it.
     pub(crate) fn failure_policy(&self) -> Option<FailurePolicy> {
         let StoreConfig {
             failure, instances, ..
         } = &self.store;
-        (failure.is_some() || instances.is_some())
-            .then(|| failure.unwrap_or(Failure::Local).policy(self.instances()))
+        (failure.is_some() || instances.is_some()).then(|| {
+            failure
+                .unwrap_or(FailureMode::Local)
+                .policy(self.instances())
+        })
     }
 
-    /// What differs between two configurations and cannot be changed while the server runs.
+    /// Returns a setting that differs and cannot be changed while the server runs.
     pub(crate) fn fixed_difference(&self, other: &Self) -> Option<&'static str> {
         let differences = [
             (self.store != other.store, "store"),
@@ -95,14 +102,15 @@ impl Config {
             .find_map(|(differs, name)| differs.then_some(name))
     }
 
-    /// It as TOML: what was said and what was not, without a password.
+    /// Returns the configuration as TOML with all defaults, without passwords.
     #[must_use]
     pub fn shown(&self) -> String {
-        // Texts, numbers and tables: there is nothing that could not be written.
+        // Strings, numbers and tables only, so serialization cannot fail.
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Tells configurations apart: sixteen hexadecimal digits. Passwords are no part of it, as it is told to everybody.
+    /// Returns a hash of 16 hexadecimal digits. It does not depend on passwords, because it is
+    /// public.
     #[must_use]
     pub fn hash(&self) -> String {
         blake3::hash(self.shown().as_bytes())
@@ -112,7 +120,7 @@ impl Config {
             .collect()
     }
 
-    /// A JSON schema of the file, for editors.
+    /// Returns a JSON schema of the file, for editors.
     #[must_use]
     pub fn schema() -> String {
         serde_json::to_string_pretty(&schemars::schema_for!(Self)).unwrap_or_default()
@@ -137,7 +145,7 @@ mod tests {
             let rules = tidegate::Rules::new("8/hour".parse().unwrap())
                 .failure_policy(FailurePolicy::local(4));
             let book = loaded(&format!("[store]\n{store}\n{policy}"))
-                .book()
+                .policy_set()
                 .unwrap();
             assert_eq!(book.rules("api"), Some(&rules), "{store}");
         }

@@ -6,58 +6,59 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate::FailurePolicy;
-use tidegate_http::{Dialect, Reset};
+use tidegate_http::{HeaderFormat, ResetFormat};
 
-use super::{Listen, Span, StoreText};
+use super::{ConfigDuration, Listen, StoreUrlText};
 
-/// Where counts are kept.
+/// The store of the counters.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StoreConfig {
-    /// memory://, redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST,HOST/NAME, redis+cluster://HOST,HOST.
-    pub url: StoreText,
-    /// What is answered when Redis cannot be asked; `local` where nothing is said.
+    /// memory://, redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST,HOST/NAME,
+    /// redis+cluster://HOST,HOST.
+    pub url: StoreUrlText,
+    /// The answer when Redis is unavailable. The default is `local`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<Failure>,
-    /// How many servers share the store: local answers divide the limits by it.
+    pub failure: Option<FailureMode>,
+    /// The number of servers that share the store. Local answers divide the limits by it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances: Option<u32>,
-    /// Starts without Redis, and answers by the failure policy until it is there. Where this is not set, a server that
-    /// cannot reach Redis does not start.
+    /// Starts while Redis is unavailable; the failure policy answers until it is there. By default
+    /// a server that cannot reach Redis does not start.
     pub lazy: bool,
-    /// memory:// only: a file that keeps the counts over a restart.
+    /// For memory:// only: a file that keeps the counters across restarts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<PathBuf>,
-    /// How often the snapshot is written: what a crash loses at most.
-    pub snapshot_interval: Span,
+    /// The interval of snapshots, and the most that a crash loses.
+    pub snapshot_interval: ConfigDuration,
 }
 
 impl Default for StoreConfig {
     fn default() -> Self {
         Self {
-            url: StoreText::default(),
+            url: StoreUrlText::default(),
             failure: None,
             instances: None,
             lazy: false,
             snapshot: None,
-            snapshot_interval: Span::seconds(10),
+            snapshot_interval: ConfigDuration::seconds(10),
         }
     }
 }
 
-/// What is answered when the store cannot be asked.
+/// The answer when the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Failure {
-    /// Everything goes on.
+pub enum FailureMode {
+    /// Allows every request.
     Open,
-    /// Nothing goes on.
+    /// Denies every request.
     Closed,
-    /// Each server decides alone, in memory, each limit divided by `store.instances`.
+    /// Each server decides in its own memory, with each limit divided by `store.instances`.
     Local,
 }
 
-impl Failure {
+impl FailureMode {
     pub(super) fn policy(self, instances: u32) -> FailurePolicy {
         match self {
             Self::Open => FailurePolicy::Open,
@@ -71,24 +72,24 @@ impl Failure {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpConfig {
-    /// Where to listen.
+    /// The address.
     pub listen: Listen,
-    /// In which header fields clients are told what is left.
-    pub headers: Headers,
-    /// TLS: without it the listener speaks in clear.
+    /// The format of the rate limit headers.
+    pub headers: HeaderFormatName,
+    /// TLS. Without it the listener is unencrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
-    /// Lets it listen beyond this machine with neither TLS nor token.
+    /// Accepts unauthenticated clients from other machines.
     pub insecure: bool,
-    /// Names by which clients reach it on a loopback address, beside `localhost`: a proxy on this machine may send its own
-    /// `Host`. Web pages of these names may ask, too.
+    /// Host names, besides `localhost`, by which clients reach a loopback address: a proxy on this
+    /// machine may send its own `Host`. Web pages with these names have access too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
 }
 
 impl Default for HttpConfig {
     fn default() -> Self {
-        let (listen, headers) = (Listen::local(8080), Headers::default());
+        let (listen, headers) = (Listen::local(8080), HeaderFormatName::default());
         Self {
             listen,
             headers,
@@ -99,10 +100,10 @@ impl Default for HttpConfig {
     }
 }
 
-/// In which header fields clients are told what is left.
+/// The format of the rate limit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub enum Headers {
-    /// `RateLimit-Policy` and `RateLimit`, as revisions 08 to 11 of the IETF draft write them.
+pub enum HeaderFormatName {
+    /// `RateLimit-Policy` and `RateLimit`: revisions 08 to 11 of the IETF draft.
     #[default]
     #[serde(rename = "draft-11")]
     Draft11,
@@ -118,7 +119,7 @@ pub enum Headers {
     /// `X-RateLimit-…` with the reset in seconds since 1970.
     #[serde(rename = "legacy")]
     Legacy,
-    /// `X-RateLimit-…` with the reset in seconds from now on.
+    /// `X-RateLimit-…` with the reset in seconds from now.
     #[serde(rename = "legacy-delta")]
     LegacyDelta,
     /// Only `Retry-After`.
@@ -126,16 +127,16 @@ pub enum Headers {
     Off,
 }
 
-impl Headers {
-    pub(crate) fn dialect(self) -> Dialect {
+impl HeaderFormatName {
+    pub(crate) fn format(self) -> HeaderFormat {
         match self {
-            Self::Draft11 => Dialect::Draft11,
-            Self::Draft07 => Dialect::Draft07,
-            Self::Draft06 => Dialect::Draft06,
-            Self::Envoy => Dialect::Envoy,
-            Self::Legacy => Dialect::Legacy(Reset::Epoch),
-            Self::LegacyDelta => Dialect::Legacy(Reset::Delta),
-            Self::Off => Dialect::Off,
+            Self::Draft11 => HeaderFormat::Draft11,
+            Self::Draft07 => HeaderFormat::Draft07,
+            Self::Draft06 => HeaderFormat::Draft06,
+            Self::Envoy => HeaderFormat::Envoy,
+            Self::Legacy => HeaderFormat::Legacy(ResetFormat::Epoch),
+            Self::LegacyDelta => HeaderFormat::Legacy(ResetFormat::Delta),
+            Self::Off => HeaderFormat::Off,
         }
     }
 }
@@ -144,15 +145,15 @@ impl Headers {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RespConfig {
-    /// Where to listen: off until asked for.
+    /// The address. The default is `off`.
     pub listen: Listen,
-    /// TLS: without it the listener speaks in clear.
+    /// TLS. Without it the listener is unencrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
-    /// Lets it listen beyond this machine with neither TLS nor token.
+    /// Accepts unauthenticated clients from other machines.
     pub insecure: bool,
-    /// When a connection that asks nothing is closed.
-    pub idle_timeout: Span,
+    /// The time after which an idle connection is closed.
+    pub idle_timeout: ConfigDuration,
 }
 
 impl Default for RespConfig {
@@ -161,7 +162,7 @@ impl Default for RespConfig {
             listen: Listen::Off,
             tls: None,
             insecure: false,
-            idle_timeout: Span::seconds(300),
+            idle_timeout: ConfigDuration::seconds(300),
         }
     }
 }
@@ -170,14 +171,14 @@ impl Default for RespConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {
-    /// Where to listen.
+    /// The address.
     pub listen: Listen,
-    /// TLS: without it the listener speaks in clear.
+    /// TLS. Without it the listener is unencrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
-    /// Lets it listen beyond this machine with neither a token of scope `admin` nor certificates of clients.
+    /// Accepts unauthenticated clients from other machines.
     pub insecure: bool,
-    /// Names by which operators reach it on a loopback address, beside `localhost`.
+    /// Host names, besides `localhost`, by which operators reach a loopback address.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
 }
@@ -193,20 +194,25 @@ impl Default for AdminConfig {
     }
 }
 
-/// The files that a listener speaks TLS with. They are read again when they change.
+/// The TLS files of a listener. They are reloaded when they change.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// The certificate, and those between it and the root, in PEM.
+    /// The certificate and its intermediates, in PEM.
     pub cert: PathBuf,
-    /// Its key, in PEM.
+    /// The private key, in PEM.
     pub key: PathBuf,
-    /// Clients must show a certificate that one of these has signed, in PEM.
+    /// The CA certificates, in PEM, for client certificates. Setting it makes them mandatory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsConfig {
+    /// Returns `true` if clients must have a certificate.
+    pub(crate) fn requires_certificate(tls: Option<&Self>) -> bool {
+        tls.is_some_and(|tls| tls.client_ca.is_some())
+    }
+
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         [&self.cert, &self.key]
             .into_iter()
@@ -215,32 +221,33 @@ impl TlsConfig {
     }
 }
 
-/// What one client, or all of them together, may ask of the server.
+/// The limits of the server's resources.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bounds {
-    /// Connections at a time for checks, over HTTP and RESP together; the admin listener has as many of its own.
+    /// Maximum number of connections for checks, over HTTP and RESP together. The admin listener
+    /// has its own.
     pub max_connections: usize,
-    /// Connections at a time from one address, of IPv6 from one /64; 0 is as many as there may be.
+    /// Maximum number of connections from one address, or one IPv6 /64. 0 means no limit.
     pub max_connections_per_peer: usize,
-    /// How long TLS may take to agree.
-    pub handshake_timeout: Span,
-    /// How long the head of a request may take to come.
-    pub head_timeout: Span,
-    /// How long its body may take to come.
-    pub body_timeout: Span,
-    /// When an HTTP connection that asks nothing is closed.
-    pub idle_timeout: Span,
-    /// How long a client may leave an answer unread.
-    pub write_timeout: Span,
-    /// Bytes in the body of one check; a batch may have 16 times as many.
+    /// Maximum duration of a TLS handshake.
+    pub handshake_timeout: ConfigDuration,
+    /// Maximum time until the head of a request has arrived.
+    pub head_timeout: ConfigDuration,
+    /// Maximum time until the body of a request has arrived.
+    pub body_timeout: ConfigDuration,
+    /// The time after which an idle HTTP connection is closed.
+    pub idle_timeout: ConfigDuration,
+    /// Maximum time that a client may leave a response unread.
+    pub write_timeout: ConfigDuration,
+    /// Maximum bytes in the body of one check. A batch may have 16 times as many.
     pub max_body: usize,
-    /// Checks in one batch.
+    /// Maximum number of checks in a batch.
     pub max_batch: usize,
-    /// Requests at a time on one HTTP/2 connection.
+    /// Maximum number of concurrent requests on one HTTP/2 connection.
     pub max_streams: u32,
-    /// How long a server that ends waits for what it is asked.
-    pub drain_timeout: Span,
+    /// Maximum time to finish requests in flight at shutdown.
+    pub drain_timeout: ConfigDuration,
 }
 
 impl Default for Bounds {
@@ -248,51 +255,53 @@ impl Default for Bounds {
         Self {
             max_connections: 20_000,
             max_connections_per_peer: 0,
-            handshake_timeout: Span::seconds(5),
-            head_timeout: Span::seconds(5),
-            body_timeout: Span::seconds(5),
-            idle_timeout: Span::seconds(60),
-            write_timeout: Span::seconds(10),
+            handshake_timeout: ConfigDuration::seconds(5),
+            head_timeout: ConfigDuration::seconds(5),
+            body_timeout: ConfigDuration::seconds(5),
+            idle_timeout: ConfigDuration::seconds(60),
+            write_timeout: ConfigDuration::seconds(10),
             max_body: 16 * 1024,
             max_batch: 1_000,
             max_streams: 128,
-            drain_timeout: Span::seconds(5),
+            drain_timeout: ConfigDuration::seconds(5),
         }
     }
 }
 
 impl Bounds {
-    /// How long a connection that asks nothing is kept when the server ends.
+    /// Returns how long an idle connection is kept at shutdown: its client may be target to send a
+    /// request.
     pub(crate) fn linger(&self) -> Duration {
         (self.drain_timeout.0 / 4).min(Duration::from_secs(1))
     }
 }
 
-/// What is logged, and how.
+/// Logging.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
     /// `text` for people, `json` for machines.
     pub format: LogFormat,
-    /// The least that is logged.
+    /// The minimum level.
     pub level: LogLevel,
-    /// Where spans are sent by OTLP over gRPC, such as http://127.0.0.1:4317. Needs a build with the feature `otel`.
+    /// The OTLP endpoint for spans over gRPC, such as http://127.0.0.1:4317. Needs the feature
+    /// `otel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp: Option<String>,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// The least that is logged.
+/// The minimum level of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)] // They say it.
@@ -304,34 +313,35 @@ pub enum LogLevel {
     Debug,
 }
 
-/// Who may ask.
+/// A token.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
-    /// What it may be used for.
+    /// The scopes of the token.
     pub scopes: Vec<Scope>,
-    /// The file that it stands in.
+    /// The file that contains the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// The environment variable that it stands in.
+    /// The environment variable that contains the token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
 }
 
-/// What a token may be used for.
+/// The scope of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// Checks, peeks and settling receipts.
     Check,
-    /// Refunds without a receipt. With a large cost a refund is a reset, so `check` does not include it.
+    /// Refunds without a receipt. A refund with a large cost is a reset, so `check` does not
+    /// include it.
     Refund,
     /// Metrics and resets.
     Admin,
 }
 
 impl Scope {
-    /// As it is written.
+    /// Returns the name used in configurations.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Check => "check",

@@ -1,4 +1,4 @@
-//! Values of a configuration that are checked as they are read, so that an error points at them.
+//! Values that are checked while they are parsed, so that an error has a position.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tidegate::{Policy, StoreUrl};
 
-use super::masked::masked;
+use super::mask::mask;
 
-/// Reads a value that is written as text.
+/// Parses a value that is written as a string.
 fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -20,18 +20,18 @@ fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
         .map_err(de::Error::custom)
 }
 
-/// Where to listen: `"127.0.0.1:8080"`, or `"off"`.
+/// A listener's address: `"127.0.0.1:8080"`, or `"off"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(with = "String", example = "127.0.0.1:8080", example = &"off")]
 pub enum Listen {
-    /// Nowhere.
+    /// No listener.
     Off,
-    /// At an address; port 0 is any that is free.
+    /// An address. Port 0 is any free port.
     At(SocketAddr),
 }
 
 impl Listen {
-    /// This machine only.
+    /// Returns an address that only this machine can reach.
     #[must_use]
     pub const fn local(port: u16) -> Self {
         Self::At(SocketAddr::new(
@@ -40,7 +40,7 @@ impl Listen {
         ))
     }
 
-    /// The address; `None` for nowhere.
+    /// Returns the address, or `None` if the listener is off.
     #[must_use]
     pub const fn address(self) -> Option<SocketAddr> {
         match self {
@@ -62,7 +62,7 @@ impl FromStr for Listen {
             .map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
         numeric.parse().map(Self::At).map_err(|_| {
             format!(
-                "`{text}` is not where to listen: expected ADDRESS:PORT such as 127.0.0.1:8080 or 0.0.0.0:8080, or off"
+                "`{text}` is not an address: expected ADDRESS:PORT such as 127.0.0.1:8080 or 0.0.0.0:8080, or off"
             )
         })
     }
@@ -77,23 +77,23 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A span of time: `"5s"`, `"500ms"`, `"2m"`.
+/// A duration: `"5s"`, `"500ms"`, `"2m"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(with = "String", example = "5s", example = "500ms")]
-pub struct Span(pub Duration);
+pub struct ConfigDuration(pub Duration);
 
-impl Span {
+impl ConfigDuration {
     pub(crate) const fn seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 }
 
-impl FromStr for Span {
+impl FromStr for ConfigDuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let error = |cause: String| {
-            format!("`{text}` is not a span of time ({cause}): expected one such as 5s or 500ms")
+            format!("`{text}` is not a duration ({cause}): expected one such as 5s or 500ms")
         };
         match humantime::parse_duration(text) {
             Ok(duration) if duration.is_zero() => Err(error("it is zero".to_owned())),
@@ -106,22 +106,22 @@ impl FromStr for Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for ConfigDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         humantime::format_duration(self.0).fmt(f)
     }
 }
 
-/// Limits as people write them: `"100/minute burst=20; 1000/hour"`.
+/// The text of a policy: `"100/minute burst=20; 1000/hour"`.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[schemars(
     with = "String",
     example = "100/minute",
     example = "10/second burst=50; fixed_window 10000/day"
 )]
-pub struct Limits(pub Policy);
+pub struct PolicyText(pub Policy);
 
-impl FromStr for Limits {
+impl FromStr for PolicyText {
     type Err = tidegate::PolicyError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -129,74 +129,74 @@ impl FromStr for Limits {
     }
 }
 
-impl fmt::Display for Limits {
+impl fmt::Display for PolicyText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// The URL of a store. What is shown of it has no password.
+/// The URL of a store. It is displayed without passwords.
 #[derive(Clone, JsonSchema)]
 #[schemars(
     with = "String",
     example = "memory://",
     example = "redis://127.0.0.1:6379/0"
 )]
-pub struct StoreText {
+pub struct StoreUrlText {
     text: String,
     url: StoreUrl,
 }
 
-impl StoreText {
-    /// It, read.
+impl StoreUrlText {
+    /// Returns the parsed URL.
     pub fn url(&self) -> &StoreUrl {
         &self.url
     }
 
-    /// It as it was written, with whatever password stands in it.
+    /// Returns the URL as it was written, with passwords.
     #[must_use]
     pub fn as_text(&self) -> &str {
         &self.text
     }
 }
 
-impl FromStr for StoreText {
+impl FromStr for StoreUrlText {
     type Err = tidegate::ConnectError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(Self {
-            url: StoreUrl::read(text)?,
+            url: text.parse::<StoreUrl>()?,
             text: text.to_owned(),
         })
     }
 }
 
-impl Default for StoreText {
+impl Default for StoreUrlText {
     #[allow(clippy::expect_used)] // Read by every test.
     fn default() -> Self {
         "memory://".parse().expect("a URL")
     }
 }
 
-impl PartialEq for StoreText {
+impl PartialEq for StoreUrlText {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl fmt::Display for StoreText {
+impl fmt::Display for StoreUrlText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&masked(&self.text))
+        f.write_str(&mask(&self.text))
     }
 }
 
-impl fmt::Debug for StoreText {
+impl fmt::Debug for StoreUrlText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Written and read as the text that each shows.
+/// Serializes and deserializes types by their text.
 macro_rules! as_text {
     ($($kind:ty),*) => {$(
         impl<'de> Deserialize<'de> for $kind {
@@ -213,7 +213,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(Listen, Span, Limits, StoreText);
+as_text!(Listen, ConfigDuration, PolicyText, StoreUrlText);
 
 #[cfg(test)]
 mod tests {
@@ -240,18 +240,18 @@ mod tests {
             assert!(text.parse::<Listen>().is_err(), "{text:?}");
         }
         for text in ["5s", "500ms", "1m 30s"] {
-            assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<ConfigDuration>().unwrap().to_string(), text);
         }
         for text in ["", "5", "0s", "-1s", "2days", "1e9s"] {
-            assert!(text.parse::<Span>().is_err(), "{text:?}");
+            assert!(text.parse::<ConfigDuration>().is_err(), "{text:?}");
         }
     }
 
     #[test]
     fn passwords_are_not_shown() {
-        let url: StoreText = "redis://user:pa@ss@127.0.0.1/".parse().unwrap();
+        let url: StoreUrlText = "redis://user:pa@ss@127.0.0.1/".parse().unwrap();
         assert_eq!(url.to_string(), "redis://***@127.0.0.1/");
         assert!(!format!("{url:?}").contains("ss@1"));
-        assert_eq!(StoreText::default().to_string(), "memory://");
+        assert_eq!(StoreUrlText::default().to_string(), "memory://");
     }
 }

@@ -1,4 +1,4 @@
-//! The body of a request: no larger and no slower than it may be.
+//! Reads request bodies, within a size and a time.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::problem::Problem;
-use crate::net::{Budget, Held};
+use crate::net::{ByteBudget, Reservation};
 
-/// Reads all of it, or leaves what is not read.
+/// Reads the whole body. On an error the unread rest stays in `body`.
 pub(super) async fn read(
     body: &mut Option<Incoming>,
     limit: usize,
-    patience: Duration,
-    bodies: &Arc<Budget>,
+    timeout: Duration,
+    bodies: &Arc<ByteBudget>,
 ) -> Result<Bytes, Problem> {
     let Some(coming) = body else {
         return Ok(Bytes::new());
     };
-    let read = read_all(coming, limit, patience, bodies).await?;
+    let read = read_all(coming, limit, timeout, bodies).await?;
     *body = None;
     Ok(read)
 }
@@ -32,30 +32,31 @@ pub(super) async fn read(
 async fn read_all(
     body: &mut Incoming,
     limit: usize,
-    patience: Duration,
-    bodies: &Arc<Budget>,
+    timeout: Duration,
+    bodies: &Arc<ByteBudget>,
 ) -> Result<Bytes, Problem> {
-    // One that is said to be too large is left where it is.
+    // A body that announces too large a size is not read.
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }
     let mut reading = pin!(collect(body, limit, bodies.held()));
-    // Most often it came with the head: then no timer is needed.
+    // The body usually arrives with the head, so no timer is needed.
     let at_once = std::future::poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
     if let Poll::Ready(read) = at_once {
         return read;
     }
-    match tokio::time::timeout(patience, reading).await {
+    match tokio::time::timeout(timeout, reading).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(
             StatusCode::REQUEST_TIMEOUT,
-            format!("the body took longer than {patience:?}"),
+            format!("the body did not arrive within {timeout:?}"),
         )),
     }
 }
 
-/// Reads a body that nobody needs, up to a bound, so that the connection can go on; tells whether that was all of it.
-pub(super) async fn drain(mut body: Incoming, limit: usize, patience: Duration) -> bool {
+/// Discards a body, up to a maximum, so that the connection can continue. Returns `true` if it was
+/// read completely.
+pub(super) async fn drain(mut body: Incoming, limit: usize, timeout: Duration) -> bool {
     if body.size_hint().lower() > limit as u64 {
         return false;
     }
@@ -70,27 +71,32 @@ pub(super) async fn drain(mut body: Incoming, limit: usize, patience: Duration) 
         }
         true
     };
-    tokio::time::timeout(patience, draining)
+    tokio::time::timeout(timeout, draining)
         .await
         .unwrap_or(false)
 }
 
-async fn collect(body: &mut Incoming, limit: usize, mut held: Held) -> Result<Bytes, Problem> {
+async fn collect(
+    body: &mut Incoming,
+    limit: usize,
+    mut held: Reservation,
+) -> Result<Bytes, Problem> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Problem::bad(format!("the body broke off: {error}")))?;
+        let frame =
+            frame.map_err(|error| Problem::bad(format!("the body ended early: {error}")))?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
         if first.len() + all.len() + data.len() > limit {
             return Err(too_large(limit));
         }
-        // The last, which most often is the first, is not waited with.
+        // The last frame, usually the first, needs no reservation.
         if !body.is_end_stream() && !held.grow(data.len()) {
             return Err(Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "too many bodies are on their way at a time",
+                "too many request bodies are in progress",
             ));
         }
         if first.is_empty() && all.is_empty() {
@@ -106,6 +112,6 @@ async fn collect(body: &mut Incoming, limit: usize, mut held: Held) -> Result<By
 fn too_large(limit: usize) -> Problem {
     Problem::new(
         StatusCode::PAYLOAD_TOO_LARGE,
-        format!("the body has more than {limit} bytes"),
+        format!("the body is too large: expected at most {limit} bytes"),
     )
 }

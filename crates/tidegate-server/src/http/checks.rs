@@ -1,78 +1,84 @@
-//! Checks, looks, refunds and resets.
+//! The operations: check, batch, peek, settle, refund and reset.
 
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde::Serialize;
-use tidegate::{AnyStore, CheckError, Cost, Gate, Store, Subject, Verdict};
-use tidegate_core::composed_key;
+use tidegate::store::Store;
+use tidegate::{AnyStore, CheckError, Cost, Gate, Subject, Verdict};
+use tidegate_core::encoded_key;
 use tokio::sync::SemaphorePermit;
 
 use super::Response;
-use super::answer::{Told, json, of_verdict};
-use super::pending::check_room_for_batch;
 use super::problem::Problem;
 use super::receipt::Receipt;
-use super::request::{About, Batch, Cost1, Question, Settle};
+use super::request::{BatchRequest, CheckRequest, CheckTarget, CostRule, SettleRequest};
+use super::response::{CheckResponse, from_verdict, json};
+use super::response_body::check_room_for_batch;
 use crate::inline::Inline;
-use crate::net::Watch;
-use crate::server::{Live, Server};
+use crate::net::Timeouts;
+use crate::server::{ActiveConfig, Server};
 
-/// A connection of a server that asks, under one configuration.
+/// The connection that sent a request, and the active configuration.
 #[derive(Clone, Copy)]
 pub(super) struct Caller<'a> {
     pub(super) server: &'a Server,
-    pub(super) live: &'a Live,
-    /// Bounds what the connection has on its way to a remote store, and to its client.
-    pub(super) watch: &'a Watch,
+    pub(super) active: &'a ActiveConfig,
+    /// Bounds the operations in flight to a remote store, and the unread responses.
+    pub(super) timeouts: &'a Timeouts,
 }
 
 impl<'a> Caller<'a> {
-    /// Waits until the connection may ask a remote store one question more.
+    /// Waits until the connection may send another operation to a remote store.
     async fn permit(self) -> Option<SemaphorePermit<'a>> {
-        if !self.live.gate.store().is_remote() {
+        if !self.active.gate.store().is_remote() {
             return None;
         }
-        self.watch.in_flight().acquire().await.ok()
+        self.timeouts.in_flight().acquire().await.ok()
     }
 }
 
-/// A verdict, and whether it is of limits that came along.
-struct Ruled {
+/// A verdict, and whether its limits came with the request.
+struct CheckVerdict {
     verdict: Verdict,
     is_inline: bool,
 }
 
-/// `POST /v1/check`, and `/v1/peek`, which takes nothing.
+/// `POST /v1/check`, and `POST /v1/peek`, which takes nothing.
 pub(super) async fn check(
     caller: Caller<'_>,
-    question: &Question<'_>,
-    cost: Cost1,
+    request: &CheckRequest<'_>,
+    cost: CostRule,
     denied: StatusCode,
 ) -> Result<Response, Problem> {
-    let about = question.about(cost)?;
-    if question.receipt {
-        return check_with_receipt(caller, &about, cost, denied).await;
+    let target = request.target(cost)?;
+    if request.receipt {
+        return check_with_receipt(caller, &target, cost, denied).await;
     }
-    let ruled = decide(caller, &about).await?;
-    let told = match cost {
-        Cost1::May => Told::of(&ruled.verdict, ruled.is_inline),
-        Cost1::Never => Told::of_look(&ruled.verdict, ruled.is_inline),
+    let verdict_ = decide(caller, &target).await?;
+    let body = match cost {
+        CostRule::Allowed => CheckResponse::new(&verdict_.verdict, verdict_.is_inline),
+        CostRule::Forbidden => CheckResponse::from_look(&verdict_.verdict, verdict_.is_inline),
     };
-    Ok(of_verdict(caller.live, &ruled.verdict, &told, denied))
+    Ok(from_verdict(
+        caller.active,
+        &verdict_.verdict,
+        &body,
+        denied,
+    ))
 }
 
-/// A check that returns a receipt.
+/// Checks with a receipt.
 async fn check_with_receipt(
     caller: Caller<'_>,
-    about: &About<'_>,
-    cost: Cost1,
+    target: &CheckTarget<'_>,
+    cost: CostRule,
     denied: StatusCode,
 ) -> Result<Response, Problem> {
-    let Caller { server, live, .. } = caller;
-    if cost == Cost1::Never {
-        return Err(Problem::bad("`receipt` is for checks: this takes nothing"));
+    let Caller { server, active, .. } = caller;
+    if cost == CostRule::Forbidden {
+        return Err(Problem::bad("`receipt` is for checks: expected none here"));
     }
     let unavailable = || {
         Problem::new(
@@ -80,25 +86,25 @@ async fn check_with_receipt(
             "the system's random source is not available",
         )
     };
-    let receipt = Receipt::new(about).ok_or_else(unavailable)?;
+    let receipt = Receipt::new(target).ok_or_else(unavailable)?;
     let _permit = caller.permit().await;
-    let (verdict, is_inline, is_kept) = match about {
-        About::Named(subject) => {
-            let (verdict, is_kept) = live
+    let (verdict, is_inline, is_kept) = match target {
+        CheckTarget::Named(subject) => {
+            let (verdict, is_kept) = active
                 .gate
                 .decide_with_receipt(*subject, &receipt.id)
                 .await
                 .map_err(problem)?;
             (verdict, false, is_kept)
         }
-        About::Inline {
+        CheckTarget::Inline {
             limits,
             key,
             tenant,
             cost,
         } => {
-            let Inline { label, limiter } = inline(&live.gate, limits)?;
-            let key = composed_key(*tenant, key.as_bytes())
+            let Inline { label, limiter } = inline(&active.gate, limits)?;
+            let key = encoded_key(*tenant, key.as_bytes())
                 .map_err(|error| Problem::bad(error.to_string()))?;
             let checked = limiter
                 .check_with_receipt_id(&key, *cost, &receipt.id)
@@ -110,33 +116,36 @@ async fn check_with_receipt(
             (Verdict::of_one(label, decision), true, is_kept)
         }
     };
-    let mut told = Told::of(&verdict, is_inline);
-    told.receipt = Some(if is_kept { receipt.to_text() } else { None });
-    Ok(of_verdict(live, &verdict, &told, denied))
+    let mut body = CheckResponse::new(&verdict, is_inline);
+    body.receipt = Some(if is_kept { receipt.to_text() } else { None });
+    Ok(from_verdict(active, &verdict, &body, denied))
 }
 
 /// `POST /v1/settle`: corrects a request to its actual cost, by its receipt, once.
-pub(super) async fn settle(caller: Caller<'_>, settle: &Settle<'_>) -> Result<Response, Problem> {
-    let live = caller.live;
+pub(super) async fn settle(
+    caller: Caller<'_>,
+    settle: &SettleRequest<'_>,
+) -> Result<Response, Problem> {
+    let active = caller.active;
     let _permit = caller.permit().await;
     let receipt = Receipt::of_text(settle.receipt())
         .ok_or_else(|| Problem::bad("`receipt` is invalid: expected one that a check returned"))?;
-    let about = receipt.about(settle.cost()?);
-    let settled = match &about {
-        About::Named(subject) => live
+    let target = receipt.target(settle.cost()?);
+    let settled = match &target {
+        CheckTarget::Named(subject) => active
             .gate
             .settle(*subject, &receipt.id)
             .await
             .map_err(problem)?,
-        About::Inline {
+        CheckTarget::Inline {
             limits,
             key,
             tenant,
             cost,
         } => {
-            let key = composed_key(*tenant, key.as_bytes())
+            let key = encoded_key(*tenant, key.as_bytes())
                 .map_err(|error| Problem::bad(error.to_string()))?;
-            inline(&live.gate, limits)?
+            inline(&active.gate, limits)?
                 .limiter
                 .settle_receipt_id(&key, &receipt.id, *cost)
                 .await
@@ -144,9 +153,9 @@ pub(super) async fn settle(caller: Caller<'_>, settle: &Settle<'_>) -> Result<Re
         }
     };
     match settled {
-        Some(decision) => Ok(json(&Told::of_decision(
+        Some(decision) => Ok(json(&CheckResponse::from_decision(
             &decision,
-            about.subject().map(|subject| subject.policy),
+            target.subject().map(|subject| subject.policy),
         ))),
         None => Err(Problem::new(
             StatusCode::CONFLICT,
@@ -157,60 +166,67 @@ pub(super) async fn settle(caller: Caller<'_>, settle: &Settle<'_>) -> Result<Re
 
 #[derive(Serialize)]
 struct Results<'a> {
-    results: Vec<Told<'a>>,
+    results: Vec<CheckResponse<'a>>,
 }
 
-/// `POST /v1/check:batch`: each for itself, in order; or together. Nothing is taken if one of them is no question.
-pub(super) async fn batch(caller: Caller<'_>, batch: &Batch<'_>) -> Result<Response, Problem> {
-    let live = caller.live;
+/// `POST /v1/check:batch`: each check on its own, in order, or all together. If one is invalid,
+/// nothing is taken.
+pub(super) async fn batch(
+    caller: Caller<'_>,
+    batch: &BatchRequest<'_>,
+) -> Result<Response, Problem> {
+    let active = caller.active;
     let count = batch.checks.len();
-    if count == 0 || count > live.config.bounds.max_batch {
-        let most = live.config.bounds.max_batch;
+    if count == 0 || count > active.config.bounds.max_batch {
+        let most = active.config.bounds.max_batch;
         return Err(Problem::bad(format!(
             "there are {count} checks: expected 1 to {most}"
         )));
     }
-    check_room_for_batch(&caller.server.responses, caller.watch, count)?;
+    check_room_for_batch(&caller.server.responses, caller.timeouts, count)?;
     let named = |number: usize, problem: Problem| problem.within(&format!("checks[{number}]"));
     let mut asked = Vec::with_capacity(count);
-    for (number, question) in batch.checks.iter().enumerate() {
-        let about = question
-            .about(Cost1::May)
+    for (number, request) in batch.checks.iter().enumerate() {
+        let target = request
+            .target(CostRule::Allowed)
             .map_err(|problem| named(number, problem))?;
-        if question.receipt {
+        if request.receipt {
             return Err(named(
                 number,
                 Problem::bad("`receipt` is for single checks: expected none in a batch"),
             ));
         }
-        is_known(&live.gate, &about).map_err(|problem| named(number, problem))?;
-        asked.push(about);
+        is_known(&active.gate, &target).map_err(|problem| named(number, problem))?;
+        asked.push(target);
     }
     if batch.together {
         return together(caller, &asked).await;
     }
-    let ruled = decide_each(caller, &asked).await;
-    let ruled = ruled
+    let verdict_ = decide_each(caller, &asked).await;
+    let verdict_ = verdict_
         .into_iter()
         .enumerate()
-        .map(|(number, ruled)| ruled.map_err(|problem| named(number, problem)));
-    let ruled = ruled.collect::<Result<Vec<Ruled>, Problem>>()?;
-    let results = ruled
+        .map(|(number, verdict_)| verdict_.map_err(|problem| named(number, problem)));
+    let verdict_ = verdict_.collect::<Result<Vec<CheckVerdict>, Problem>>()?;
+    let results = verdict_
         .iter()
-        .map(|ruled| Told::of(&ruled.verdict, ruled.is_inline))
+        .map(|verdict_| CheckResponse::new(&verdict_.verdict, verdict_.is_inline))
         .collect();
     Ok(json(&Results { results }))
 }
 
-/// Decides on each for itself: in memory one after the other, across a network so that those of different keys travel
-/// together. Those of one key are decided in order.
-async fn decide_each(caller: Caller<'_>, asked: &[About<'_>]) -> Vec<Result<Ruled, Problem>> {
-    let gate = &caller.live.gate;
+/// Decides each check on its own. In memory they run in order. On a remote store, checks of
+/// different keys share round trips, and checks of one key run in order.
+async fn decide_each(
+    caller: Caller<'_>,
+    asked: &[CheckTarget<'_>],
+) -> Vec<Result<CheckVerdict, Problem>> {
+    let gate = &caller.active.gate;
     let mut rows: Vec<Vec<usize>> = Vec::new();
     let mut row_of: HashMap<_, usize> = HashMap::new();
-    for (number, about) in asked.iter().enumerate() {
+    for (number, target) in asked.iter().enumerate() {
         let row = if gate.store().is_remote() {
-            *row_of.entry(about.whose()).or_insert(rows.len())
+            *row_of.entry(target.client()).or_insert(rows.len())
         } else {
             0
         };
@@ -220,76 +236,77 @@ async fn decide_each(caller: Caller<'_>, asked: &[About<'_>]) -> Vec<Result<Rule
         }
     }
     let in_order = async |row: Vec<usize>| {
-        let mut ruled = Vec::with_capacity(row.len());
+        let mut verdict_ = Vec::with_capacity(row.len());
         for number in row {
-            ruled.push((number, decide(caller, &asked[number]).await));
+            verdict_.push((number, decide(caller, &asked[number]).await));
         }
-        ruled
+        verdict_
     };
-    let ruled = join_all(rows.into_iter().map(in_order)).await;
-    let mut ruled: Vec<(usize, Result<Ruled, Problem>)> = ruled.into_iter().flatten().collect();
-    ruled.sort_by_key(|(number, _)| *number);
-    ruled.into_iter().map(|(_, ruled)| ruled).collect()
+    let verdict_ = join_all(rows.into_iter().map(in_order)).await;
+    let mut verdict_: Vec<(usize, Result<CheckVerdict, Problem>)> =
+        verdict_.into_iter().flatten().collect();
+    verdict_.sort_by_key(|(number, _)| *number);
+    verdict_.into_iter().map(|(_, verdict_)| verdict_).collect()
 }
 
-/// One request that all of them must meet.
-async fn together(caller: Caller<'_>, asked: &[About<'_>]) -> Result<Response, Problem> {
-    let live = caller.live;
+/// Decides one request under all policies.
+async fn together(caller: Caller<'_>, asked: &[CheckTarget<'_>]) -> Result<Response, Problem> {
+    let active = caller.active;
     let _permit = caller.permit().await;
     let Some(subjects) = asked
         .iter()
-        .map(About::subject)
+        .map(CheckTarget::subject)
         .collect::<Option<Vec<Subject<'_>>>>()
     else {
         return Err(Problem::bad(
             "`together` is for policies by name: expected no `limits`",
         ));
     };
-    let verdict = match live.gate.decide_at_once(&subjects) {
+    let verdict = match active.gate.decide(&subjects).into_ready() {
         Some(verdict) => verdict,
-        None => live.gate.decide(&subjects).await,
+        None => active.gate.decide(&subjects).await,
     };
     let verdict = verdict.map_err(problem)?;
-    Ok(of_verdict(
-        live,
+    Ok(from_verdict(
+        active,
         &verdict,
-        &Told::of(&verdict, false),
+        &CheckResponse::new(&verdict, false),
         StatusCode::OK,
     ))
 }
 
-/// Whether a question can be answered, before anything is taken.
-fn is_known(gate: &Gate<AnyStore>, about: &About<'_>) -> Result<(), Problem> {
-    match about {
-        About::Named(subject) => gate.knows(subject.policy).map_err(problem),
-        About::Inline { limits, .. } => inline(gate, limits).map(drop),
+/// Checks that the policy exists and the limits are valid, before anything is taken.
+fn is_known(gate: &Gate<AnyStore>, target: &CheckTarget<'_>) -> Result<(), Problem> {
+    match target {
+        CheckTarget::Named(subject) => gate.ensure_policy(subject.policy).map_err(problem),
+        CheckTarget::Inline { limits, .. } => inline(gate, limits).map(drop),
     }
 }
 
-async fn decide(caller: Caller<'_>, about: &About<'_>) -> Result<Ruled, Problem> {
-    let Caller { server, live, .. } = caller;
-    let gate = &live.gate;
+async fn decide(caller: Caller<'_>, target: &CheckTarget<'_>) -> Result<CheckVerdict, Problem> {
+    let Caller { server, active, .. } = caller;
+    let gate = &active.gate;
     let _permit = caller.permit().await;
-    let verdict = match about {
-        About::Named(subject) => {
+    let verdict = match target {
+        CheckTarget::Named(subject) => {
             let subjects = std::slice::from_ref(subject);
-            let verdict = match gate.decide_at_once(subjects) {
+            let verdict = match gate.decide(subjects).into_ready() {
                 Some(verdict) => verdict,
                 None => gate.decide(subjects).await,
             };
-            return Ok(Ruled {
+            return Ok(CheckVerdict {
                 verdict: verdict.map_err(problem)?,
                 is_inline: false,
             });
         }
-        About::Inline {
+        CheckTarget::Inline {
             limits,
             key,
             tenant,
             cost,
         } => {
             let Inline { label, limiter } = inline(gate, limits)?;
-            let key = composed_key(*tenant, key.as_bytes())
+            let key = encoded_key(*tenant, key.as_bytes())
                 .map_err(|error| Problem::bad(error.to_string()))?;
             let decision = limiter.check(&key[..]).cost(*cost).await.map_err(problem)?;
             if *cost > Cost::ZERO {
@@ -298,35 +315,35 @@ async fn decide(caller: Caller<'_>, about: &About<'_>) -> Result<Ruled, Problem>
             Verdict::of_one(label, decision)
         }
     };
-    Ok(Ruled {
+    Ok(CheckVerdict {
         verdict,
         is_inline: true,
     })
 }
 
-/// `POST /v1/refund`: gives back what a request took that did not happen after all.
+/// `POST /v1/refund`: gives back the cost of a request that did not happen.
 pub(super) async fn refund(
     caller: Caller<'_>,
-    question: &Question<'_>,
+    request: &CheckRequest<'_>,
 ) -> Result<Response, Problem> {
-    let live = caller.live;
+    let active = caller.active;
     let _permit = caller.permit().await;
-    let about = question.about(Cost1::May)?;
-    if question.receipt {
+    let target = request.target(CostRule::Allowed)?;
+    if request.receipt {
         return Err(Problem::bad("`receipt` is for checks: expected none"));
     }
-    let decision = match &about {
-        About::Named(subject) => live.gate.refund(*subject).await.map_err(problem)?,
-        About::Inline {
+    let decision = match &target {
+        CheckTarget::Named(subject) => active.gate.refund(*subject).await.map_err(problem)?,
+        CheckTarget::Inline {
             limits,
             key,
             tenant,
             cost,
         } => {
-            let key = composed_key(*tenant, key.as_bytes())
+            let key = encoded_key(*tenant, key.as_bytes())
                 .map_err(|error| Problem::bad(error.to_string()))?;
             Some(
-                inline(&live.gate, limits)?
+                inline(&active.gate, limits)?
                     .limiter
                     .refund(&key[..], *cost)
                     .await
@@ -336,52 +353,58 @@ pub(super) async fn refund(
     };
     match decision {
         Some(decision) => {
-            let policy = about.subject().map(|subject| subject.policy);
-            Ok(json(&Told::of_decision(&decision, policy)))
+            let policy = target.subject().map(|subject| subject.policy);
+            Ok(json(&CheckResponse::from_decision(&decision, policy)))
         }
         None => Err(Problem::new(
             StatusCode::CONFLICT,
-            "this key has no limit, or is blocked: nothing was ever taken",
+            "the key has no limit, or is blocked: nothing was taken",
         )),
     }
 }
 
-/// `POST /v1/reset`: forgets what a key has used, and answers what it has now.
+/// `POST /v1/reset`: deletes the usage of a key, and returns its state.
 pub(super) async fn reset(
     caller: Caller<'_>,
-    question: &Question<'_>,
+    request: &CheckRequest<'_>,
 ) -> Result<Response, Problem> {
-    let live = caller.live;
-    let about = question.about(Cost1::Never)?;
-    match &about {
-        About::Named(subject) => {
-            live.gate
+    let active = caller.active;
+    let target = request.target(CostRule::Forbidden)?;
+    match &target {
+        CheckTarget::Named(subject) => {
+            active
+                .gate
                 .reset(subject.policy, subject.key, subject.tenant)
                 .await
                 .map_err(problem)?;
         }
-        About::Inline {
+        CheckTarget::Inline {
             limits,
             key,
             tenant,
             ..
         } => {
-            let key = composed_key(*tenant, key.as_bytes())
+            let key = encoded_key(*tenant, key.as_bytes())
                 .map_err(|error| Problem::bad(error.to_string()))?;
-            inline(&live.gate, limits)?
+            inline(&active.gate, limits)?
                 .limiter
                 .reset(&key[..])
                 .await
                 .map_err(problem)?;
         }
     }
-    let policy = about
+    let policy = target
         .subject()
-        .map_or("limits of its own", |subject| subject.policy);
-    tracing::info!(policy, "a key was reset");
-    let ruled = decide(caller, &about).await?;
-    let told = Told::of_look(&ruled.verdict, ruled.is_inline);
-    Ok(of_verdict(live, &ruled.verdict, &told, StatusCode::OK))
+        .map_or("(inline limits)", |subject| subject.policy);
+    tracing::info!(policy, "key reset");
+    let verdict_ = decide(caller, &target).await?;
+    let body = CheckResponse::from_look(&verdict_.verdict, verdict_.is_inline);
+    Ok(from_verdict(
+        active,
+        &verdict_.verdict,
+        &body,
+        StatusCode::OK,
+    ))
 }
 
 fn inline(gate: &Gate<AnyStore>, limits: &str) -> Result<Inline, Problem> {

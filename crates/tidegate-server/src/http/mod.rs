@@ -1,14 +1,16 @@
 //! HTTP: parse, ask the gate, render.
+//!
+//! `route` selects the operation, `request` parses it, `checks` runs it, `response` renders it.
 
-mod answer;
 mod body;
 mod checks;
-mod last_words;
 mod origin;
-mod pending;
+mod parse_error;
 mod problem;
 mod receipt;
 mod request;
+mod response;
+mod response_body;
 mod route;
 
 use std::convert::Infallible;
@@ -27,23 +29,26 @@ use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
-use self::last_words::LastWords;
-use self::pending::{Pending, Room};
-use crate::metrics::Spoken;
-use crate::net::{Connections, Counted, Drains, Guarded, Protocol, Stream, Times, Watch};
-use crate::server::{MOST_ADMIN_CONNECTIONS, Server};
+use self::parse_error::ExplainedStream;
+use self::response_body::{ResponseBody, ResponseReservation};
+use crate::metrics::Protocol;
+use crate::net::{
+    Connections, Drain, PanicCounter, ProtocolHandler, Stream, TimedConnection, TimeoutSettings,
+    Timeouts,
+};
+use crate::server::{MAX_ADMIN_CONNECTIONS, Server};
 
 type Request = http::Request<Incoming>;
 type Response = http::Response<Full<Bytes>>;
 
-/// The largest head of a request.
+/// The maximum size of a request's head.
 const MAX_HEAD: usize = 32 * 1024;
-/// The most header fields of a request.
+/// The maximum number of headers of a request.
 const MAX_FIELDS: usize = 64;
-/// Streams that a client may have reset without our having noticed before the connection is ended.
+/// The maximum number of streams that a client may reset early before the connection is closed.
 const MAX_RESETS: usize = 64;
 
-/// HTTP, for those who are limited or for those who operate.
+/// The HTTP protocol, for the check listener or the admin listener.
 #[derive(Clone)]
 pub(crate) struct Http {
     pub(crate) server: Arc<Server>,
@@ -51,25 +56,29 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    fn spoken(&self) -> Spoken {
+    fn protocol(&self) -> Protocol {
         if self.is_admin {
-            Spoken::Admin
+            Protocol::Admin
         } else {
-            Spoken::Http
+            Protocol::Http
         }
     }
 
-    async fn answer(&self, request: Request, watch: &Arc<Watch>) -> http::Response<Pending> {
+    async fn answer(
+        &self,
+        request: Request,
+        timeouts: &Arc<Timeouts>,
+    ) -> http::Response<ResponseBody> {
         let begun = self.server.clock.now();
         let is_http1 = request.version() < http::Version::HTTP_2;
         let is_head = request.method() == http::Method::HEAD;
         if is_http1 {
-            watch.begin();
+            timeouts.begin();
         } else {
-            watch.begin_one_of_many();
+            timeouts.begin_http2();
         }
         #[cfg(feature = "otel")]
-        let span = crate::trace::request(self.spoken(), request.uri().path(), request.headers());
+        let span = crate::trace::request(self.protocol(), request.uri().path(), request.headers());
         let responses = if self.is_admin {
             &self.server.admin_responses
         } else {
@@ -78,7 +87,7 @@ impl Http {
         let room = if is_http1 {
             Ok(None)
         } else {
-            Room::take(responses, watch).map(Some)
+            ResponseReservation::take(responses, timeouts).map(Some)
         };
         let (room, refusal) = match room {
             Ok(room) => (room, None),
@@ -87,7 +96,7 @@ impl Http {
         let answered = async {
             match refusal {
                 Some(problem) => Err(problem),
-                None => route::answer(self, request, watch).await,
+                None => route::answer(self, request, timeouts).await,
             }
         };
         #[cfg(feature = "otel")]
@@ -95,14 +104,14 @@ impl Http {
         let mut response = match answered.await {
             Ok(response) => response,
             Err(problem) => {
-                self.server.metrics.refused(self.spoken());
+                self.server.metrics.refused(self.protocol());
                 problem.response()
             }
         };
         #[cfg(feature = "otel")]
         span.record("http.response.status_code", response.status().as_u16());
-        // Who is told so asks elsewhere, and nothing that is on its way is lost.
-        if is_http1 && self.server.is_ending() {
+        // The client connects again elsewhere, and no request in flight is lost.
+        if is_http1 && self.server.is_draining() {
             response.headers_mut().insert(
                 http::header::CONNECTION,
                 http::HeaderValue::from_static("close"),
@@ -115,32 +124,32 @@ impl Http {
                 .as_nanos()
                 .saturating_sub(begun.as_nanos()),
         );
-        self.server.metrics.answered(self.spoken(), 1, after);
-        watch.end();
-        // Over HTTP/1.1 hyper leaves the body of a HEAD out by itself, and tells its length.
+        self.server.metrics.answered(self.protocol(), 1, after);
+        timeouts.end();
+        // Over HTTP/1.1 hyper omits the body of a HEAD itself, and keeps its length.
         if is_head && !is_http1 {
             *response.body_mut() = Full::default();
         }
-        Pending::of(response, room, responses, watch).unwrap_or_else(|problem| {
-            self.server.metrics.refused(self.spoken());
-            Pending::uncounted(problem.response())
+        ResponseBody::of(response, room, responses, timeouts).unwrap_or_else(|problem| {
+            self.server.metrics.refused(self.protocol());
+            ResponseBody::uncounted(problem.response())
         })
     }
 }
 
-impl Protocol for Http {
+impl ProtocolHandler for Http {
     fn tls(&self, server: &Server) -> Option<Arc<ServerConfig>> {
-        let live = server.live();
+        let active = server.active();
         if self.is_admin {
-            live.secrets.admin_tls.clone()
+            active.secrets.admin_tls.clone()
         } else {
-            live.secrets.http_tls.clone()
+            active.secrets.http_tls.clone()
         }
     }
 
-    fn times(&self, server: &Server) -> Times {
-        let bounds = &server.live().config.bounds;
-        Times {
+    fn times(&self, server: &Server) -> TimeoutSettings {
+        let bounds = &server.active().config.bounds;
+        TimeoutSettings {
             head: bounds.head_timeout.0,
             idle: bounds.idle_timeout.0,
             write: bounds.write_timeout.0,
@@ -150,7 +159,7 @@ impl Protocol for Http {
     }
 
     fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections> {
-        // Whoever floods the one does not lock operators out of the other.
+        // A flood of one listener does not lock operators out of the other.
         if self.is_admin {
             &server.admin_connections
         } else {
@@ -158,12 +167,12 @@ impl Protocol for Http {
         }
     }
 
-    fn most_connections(&self, server: &Server) -> usize {
-        // Without them operators would be locked out by a few clients that have all file descriptors.
+    fn max_connections(&self, server: &Server) -> usize {
+        // Reserved, so that operators are not locked out by clients that use all file descriptors.
         if self.is_admin {
-            MOST_ADMIN_CONNECTIONS
+            MAX_ADMIN_CONNECTIONS
         } else {
-            server.most_connections
+            server.max_connections
         }
     }
 
@@ -174,16 +183,16 @@ impl Protocol for Http {
     }
 
     async fn serve(&self, stream: Stream, ending: CancellationToken) {
-        let watch = Arc::clone(stream.watch());
+        let timeouts = Arc::clone(stream.timeouts());
         let service = {
-            let (http, watch) = (self.clone(), Arc::clone(&watch));
+            let (http, timeouts) = (self.clone(), Arc::clone(&timeouts));
             service_fn(move |request| {
-                let (http, watch) = (http.clone(), Arc::clone(&watch));
-                async move { Ok::<_, Infallible>(http.answer(request, &watch).await) }
+                let (http, timeouts) = (http.clone(), Arc::clone(&timeouts));
+                async move { Ok::<_, Infallible>(http.answer(request, &timeouts).await) }
             })
         };
-        let mut builder = auto::Builder::new(Streams(Arc::clone(&self.server)));
-        let idle = self.server.live().config.bounds.idle_timeout.0;
+        let mut builder = auto::Builder::new(StreamExecutor(Arc::clone(&self.server)));
+        let idle = self.server.active().config.bounds.idle_timeout.0;
         builder
             .http1()
             .timer(TokioTimer::new())
@@ -193,36 +202,38 @@ impl Protocol for Http {
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(self.server.live().config.bounds.max_streams)
+            .max_concurrent_streams(self.server.active().config.bounds.max_streams)
             .max_local_error_reset_streams(MAX_RESETS)
             .max_pending_accept_reset_streams(MAX_RESETS)
             .max_header_list_size(MAX_HEAD as u32)
             .keep_alive_interval(Some(idle / 2))
             .keep_alive_timeout(Duration::from_secs(10));
-        let connection =
-            builder.serve_connection(TokioIo::new(LastWords::new(stream, self.clone())), service);
-        Guarded::new(
-            Connection {
+        let connection = builder.serve_connection(
+            TokioIo::new(ExplainedStream::new(stream, self.clone())),
+            service,
+        );
+        TimedConnection::new(
+            HttpConnection {
                 connection: Box::pin(connection),
             },
-            watch,
+            timeouts,
             ending.cancelled_owned(),
         )
         .await;
     }
 }
 
-/// Runs the streams of HTTP/2, each as a task of its own.
+/// Runs HTTP/2 streams as tasks.
 ///
-/// A stream that takes longer than its request and response may is reset. A client that keeps its window closed would
-/// otherwise keep the response for as long as it likes.
+/// A stream that takes longer than its request and response may is reset. Otherwise a client that
+/// keeps its window closed would hold the response for as long as it likes.
 #[derive(Clone)]
-struct Streams(Arc<Server>);
+struct StreamExecutor(Arc<Server>);
 
-impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Streams {
+impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        let counted = Counted::new(&self.0);
-        let bounds = &self.0.live().config.bounds;
+        let counted = PanicCounter::new(&self.0);
+        let bounds = &self.0.active().config.bounds;
         let deadline = bounds
             .body_timeout
             .0
@@ -235,32 +246,32 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Stream
     }
 }
 
-/// A connection of hyper's.
-struct Connection<C> {
+/// A hyper connection.
+struct HttpConnection<C> {
     connection: Pin<Box<C>>,
 }
 
-impl<C: Graceful> Future for Connection<C> {
+impl<C: GracefulShutdown> Future for HttpConnection<C> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        // What went wrong on the way is the client's: it has gone, or speaks something else.
+        // An error is the client's: it has disconnected, or speaks another protocol.
         self.connection.as_mut().poll(context).map(drop)
     }
 }
 
-impl<C: Graceful> Drains for Connection<C> {
+impl<C: GracefulShutdown> Drain for HttpConnection<C> {
     fn drain(&mut self) {
         self.connection.as_mut().end();
     }
 }
 
-/// What hyper's connections can do, without their long names.
-trait Graceful: Future {
+/// The interface of hyper's connections, without their long types.
+trait GracefulShutdown: Future {
     fn end(self: Pin<&mut Self>);
 }
 
-impl<'a, I, S, E> Graceful for auto::Connection<'a, I, S, E>
+impl<'a, I, S, E> GracefulShutdown for auto::Connection<'a, I, S, E>
 where
     Self: Future,
     S: hyper::service::HttpService<Incoming, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,

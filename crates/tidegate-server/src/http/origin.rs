@@ -1,7 +1,8 @@
-//! Requests that web pages make: a page that a user of this machine visits can reach listeners on loopback addresses.
+//! Rejects requests of web pages. A page that a user of this machine visits can reach loopback
+//! addresses.
 //!
-//! Browsers say so. A request of another site has an `Origin` or a `Sec-Fetch-Site`, and a page whose name was pointed at
-//! 127.0.0.1 sends that name as the `Host`.
+//! Browsers mark such requests: a request of another site has an `Origin` or a `Sec-Fetch-Site`,
+//! and a page client name resolves to 127.0.0.1 sends that name as `Host`.
 
 use std::net::IpAddr;
 
@@ -11,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::problem::Problem;
 
-/// Refuses requests of other sites' pages.
+/// Rejects requests of other sites' pages.
 pub(super) fn check_site(fields: &HeaderMap, hosts: &[String]) -> Result<(), Problem> {
     let refused = |detail: &'static str| Problem::new(StatusCode::FORBIDDEN, detail);
     if fields
@@ -20,7 +21,7 @@ pub(super) fn check_site(fields: &HeaderMap, hosts: &[String]) -> Result<(), Pro
         .any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"))
     {
         return Err(refused(
-            "a request of another site's web page is refused (Sec-Fetch-Site)",
+            "cross-site request (Sec-Fetch-Site): expected the same origin",
         ));
     }
     for origin in fields.get_all(ORIGIN) {
@@ -31,14 +32,14 @@ pub(super) fn check_site(fields: &HeaderMap, hosts: &[String]) -> Result<(), Pro
             .map(|(_, authority)| authority);
         if !host.is_some_and(|authority| is_own(authority, hosts)) {
             return Err(refused(
-                "a request of another site's web page is refused: its Origin is not one of `hosts`",
+                "cross-site request: expected an Origin that is one of `hosts`",
             ));
         }
     }
     Ok(())
 }
 
-/// Refuses names that are neither loopback ones nor configured.
+/// Rejects host names that are neither loopback nor configured.
 pub(super) fn check_host(head: &Parts, hosts: &[String]) -> Result<(), Problem> {
     let of_uri = head.uri.authority().map(|authority| authority.as_str());
     let mut of_fields = head
@@ -53,13 +54,13 @@ pub(super) fn check_host(head: &Parts, hosts: &[String]) -> Result<(), Problem> 
     {
         None => Ok(()),
         Some(_) => {
-            let detail = "the Host is not a name of this server: expected a loopback address, localhost, or one of `hosts`";
+            let detail = "unknown Host: expected a loopback address, localhost, or one of `hosts`";
             Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, detail))
         }
     }
 }
 
-/// Returns true if `host` or `host:port` is a loopback name or a configured one.
+/// Returns `true` if `host` or `host:port` is a loopback or configured name.
 fn is_own(authority: &str, hosts: &[String]) -> bool {
     // The part before an `@` is a user, not a host.
     if authority.contains('@') {

@@ -1,27 +1,19 @@
-//! What is answered to what is not understood or not permitted: RFC 9457, for every error.
+//! Error responses: problem+json (RFC 9457) for every error.
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use http_body_util::Full;
-use serde::Serialize;
+use tidegate_http::PROBLEM_JSON;
 
 use super::Response;
 
-/// An error, and what is said of it.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
     detail: String,
-    field: Option<(HeaderName, HeaderValue)>,
-}
-
-#[derive(Serialize)]
-struct Body<'a> {
-    r#type: &'a str,
-    title: &'a str,
-    status: u16,
-    detail: &'a str,
+    header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
@@ -29,11 +21,11 @@ impl Problem {
         Self {
             status,
             detail: detail.into(),
-            field: None,
+            header: None,
         }
     }
 
-    /// What was asked is not a question.
+    /// Creates a 400 response.
     pub(super) fn bad(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
@@ -42,21 +34,21 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// Nobody has said who asks, or somebody has who is not known.
+    /// Creates a 401 response: the token is missing or unknown.
     pub(super) fn unauthorized() -> Self {
-        let detail = "expected a token that this server knows: Authorization: Bearer TOKEN";
-        let field = (WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let detail = "the token is missing or unknown: expected Authorization: Bearer TOKEN";
+        let header = (WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         Self {
-            field: Some(field),
+            header: Some(header),
             ..Self::new(StatusCode::UNAUTHORIZED, detail)
         }
     }
 
     pub(super) fn not_allowed(allowed: &'static str) -> Self {
-        let field = (ALLOW, HeaderValue::from_static(allowed));
-        let detail = format!("expected the method {allowed}");
+        let header = (ALLOW, HeaderValue::from_static(allowed));
+        let detail = format!("the method is not allowed: expected {allowed}");
         Self {
-            field: Some(field),
+            header: Some(header),
             ..Self::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         }
     }
@@ -65,38 +57,29 @@ impl Problem {
         self.status
     }
 
-    /// The same, with where it is said first.
-    pub(super) fn within(mut self, place: &str) -> Self {
-        self.detail = format!("{place}: {}", self.detail);
+    /// Adds the position of the mistake to the detail.
+    pub(super) fn within(mut self, position: &str) -> Self {
+        self.detail = format!("{position}: {}", self.detail);
         self
     }
 
-    /// What is said of it, as JSON.
-    pub(super) fn body(&self) -> Vec<u8> {
-        let body = Body {
-            r#type: "about:blank",
-            title: self.status.canonical_reason().unwrap_or("Error"),
-            status: self.status.as_u16(),
-            detail: &self.detail,
-        };
-        // Texts and numbers: there is nothing that could not be written.
-        serde_json::to_vec(&body).unwrap_or_default()
+    /// Returns the body as JSON.
+    pub(super) fn body(&self) -> String {
+        let title = self.status.canonical_reason().unwrap_or("Error");
+        tidegate_http::Problem::new(self.status.as_u16(), title, &*self.detail).to_json()
     }
 
     pub(super) fn response(self) -> Response {
         let mut response = Response::new(Full::new(Bytes::from(self.body())));
         *response.status_mut() = self.status;
-        let fields = response.headers_mut();
-        fields.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
-        fields.insert(
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        headers.insert(
             http::header::CACHE_CONTROL,
             HeaderValue::from_static("no-store"),
         );
-        if let Some((name, value)) = self.field {
-            fields.insert(name, value);
+        if let Some((name, value)) = self.header {
+            headers.insert(name, value);
         }
         response
     }

@@ -1,20 +1,21 @@
-//! Receipts as clients hold them: an id, and what the receipt is for.
+//! Receipts as clients hold them: an id, and the request it belongs to.
 //!
-//! The store keeps what was taken, under the id and the key. So a receipt that was made up, or changed, finds nothing.
+//! The store keeps what was taken, under the id and the key. A forged receipt therefore finds
+//! nothing.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tidegate::{Cost, Subject};
 
-use super::request::About;
+use super::request::CheckTarget;
 
-/// Bytes of randomness in an id.
+/// The number of random bytes in an id.
 const ID_BYTES: usize = 16;
-/// Longer texts are no receipts.
-const LONGEST: usize = 64 * 1024;
+/// The maximum length of a receipt.
+const MAX_LENGTH: usize = 64 * 1024;
 
-/// A receipt: its id, and the request that it is for.
+/// A receipt: its id, and the request it belongs to.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Receipt {
     pub(super) id: String,
@@ -30,14 +31,14 @@ pub(super) struct Receipt {
 }
 
 impl Receipt {
-    /// A new receipt. `None` if the system's random source is not available.
-    pub(super) fn new(about: &About<'_>) -> Option<Self> {
+    /// Creates a receipt. Returns `None` if the system has no random source.
+    pub(super) fn new(target: &CheckTarget<'_>) -> Option<Self> {
         let mut random = [0; ID_BYTES];
         getrandom::fill(&mut random).ok()?;
         let id = URL_SAFE_NO_PAD.encode(random);
         let owned = |text: &str| text.to_owned();
-        Some(match about {
-            About::Named(subject) => Self {
+        Some(match target {
+            CheckTarget::Named(subject) => Self {
                 id,
                 policy: Some(owned(subject.policy)),
                 limits: None,
@@ -45,7 +46,7 @@ impl Receipt {
                 tier: subject.tier.map(owned),
                 tenant: subject.tenant.map(owned),
             },
-            About::Inline {
+            CheckTarget::Inline {
                 limits,
                 key,
                 tenant,
@@ -61,15 +62,15 @@ impl Receipt {
         })
     }
 
-    /// The text that a client holds.
+    /// Returns the text that a client holds.
     pub(super) fn to_text(&self) -> Option<String> {
         Some(URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).ok()?))
     }
 
-    /// The inverse of [`to_text`](Self::to_text).
+    /// Parses the output of [`to_text`](Self::to_text).
     pub(super) fn of_text(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD
-            .decode(Some(text).filter(|text| text.len() <= LONGEST)?)
+            .decode(Some(text).filter(|text| text.len() <= MAX_LENGTH)?)
             .ok()?;
         let receipt: Self = serde_json::from_slice(&bytes).ok()?;
         let is_id = receipt.id.len() <= 2 * ID_BYTES
@@ -78,17 +79,17 @@ impl Receipt {
             .then_some(receipt)
     }
 
-    /// The request that it is for, at the actual cost.
-    pub(super) fn about(&self, cost: Cost) -> About<'_> {
+    /// Returns the request it belongs to, at the actual cost.
+    pub(super) fn target(&self, cost: Cost) -> CheckTarget<'_> {
         let tenant = self.tenant.as_deref();
         match &self.limits {
-            Some(limits) => About::Inline {
+            Some(limits) => CheckTarget::Inline {
                 limits,
                 key: &self.key,
                 tenant,
                 cost,
             },
-            None => About::Named(Subject {
+            None => CheckTarget::Named(Subject {
                 policy: self.policy.as_deref().unwrap_or_default(),
                 key: self.key.as_bytes(),
                 tier: self.tier.as_deref(),
@@ -105,18 +106,18 @@ mod tests {
 
     #[test]
     fn a3_a_receipt_survives_the_way_to_a_client_and_back() {
-        let about = About::Inline {
+        let target = CheckTarget::Inline {
             limits: "1/s",
             key: "ключ\"",
             tenant: Some("acme"),
             cost: Cost::ONE,
         };
-        let receipt = Receipt::new(&about).unwrap();
+        let receipt = Receipt::new(&target).unwrap();
         let text = receipt.to_text().unwrap();
         assert_eq!(Receipt::of_text(&text), Some(receipt));
         assert_ne!(
-            Receipt::new(&about).unwrap().id,
-            Receipt::new(&about).unwrap().id
+            Receipt::new(&target).unwrap().id,
+            Receipt::new(&target).unwrap().id
         );
         for wrong in [
             "",
@@ -124,7 +125,7 @@ mod tests {
             "e30",
             &text[1..],
             &text[..text.len() - 1],
-            &"A".repeat(LONGEST + 1),
+            &"A".repeat(MAX_LENGTH + 1),
         ] {
             assert_eq!(Receipt::of_text(wrong), None, "{wrong}");
         }

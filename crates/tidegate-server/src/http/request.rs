@@ -1,4 +1,4 @@
-//! What is asked, as JSON.
+//! Requests as JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,88 +10,88 @@ use tidegate::{Cost, Subject};
 
 use super::problem::Problem;
 
-/// Keys are names, not documents.
-const LONGEST_KEY: usize = 8 * 1024;
-/// So are tiers and tenants.
-const LONGEST_NAME: usize = 256;
+/// The maximum length of a key.
+const MAX_KEY: usize = 8 * 1024;
+/// The maximum length of a policy's name, a tier and a tenant.
+const MAX_NAME: usize = 256;
 
-/// A text that is borrowed where it has no escapes.
+/// A string that is borrowed if it has no escapes.
 #[derive(Clone, Debug)]
-pub(super) struct Text<'a>(Cow<'a, str>);
+pub(super) struct JsonText<'a>(Cow<'a, str>);
 
-impl Text<'_> {
+impl JsonText<'_> {
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Borrow;
         impl<'de> Visitor<'de> for Borrow {
-            type Value = Text<'de>;
+            type Value = JsonText<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string")
             }
 
-            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<JsonText<'de>, E> {
+                Ok(JsonText(Cow::Borrowed(text)))
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<JsonText<'de>, E> {
+                Ok(JsonText(Cow::Owned(text.to_owned())))
             }
         }
         deserializer.deserialize_str(Borrow)
     }
 }
 
-/// What is there is a value: null is none.
+/// Deserializes a value that must not be null if it is present.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// One request that is asked about.
+/// A check, peek, refund or reset.
 #[derive(serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
     expecting = "an object such as {\"policy\": \"api\", \"key\": \"user:42\"}"
 )]
-pub(super) struct Question<'a> {
+pub(super) struct CheckRequest<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
-    policy: Option<Text<'a>>,
+    policy: Option<JsonText<'a>>,
     #[serde(borrow, default, deserialize_with = "given")]
-    limits: Option<Text<'a>>,
+    limits: Option<JsonText<'a>>,
     #[serde(borrow)]
-    key: Text<'a>,
+    key: JsonText<'a>,
     #[serde(borrow, default, deserialize_with = "given")]
     cost: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    tier: Option<Text<'a>>,
+    tier: Option<JsonText<'a>>,
     #[serde(borrow, default)]
-    tenant: Option<Text<'a>>,
-    /// Set if the answer is to have a receipt.
+    tenant: Option<JsonText<'a>>,
+    /// Set if the response should have a receipt.
     #[serde(default)]
     pub(super) receipt: bool,
 }
 
-/// A receipt to settle, and what the request cost in the end.
+/// A receipt to settle, and the actual cost.
 #[derive(serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
     expecting = "an object such as {\"receipt\": \"…\", \"cost\": 1}"
 )]
-pub(super) struct Settle<'a> {
+pub(super) struct SettleRequest<'a> {
     #[serde(borrow)]
-    receipt: Text<'a>,
+    receipt: JsonText<'a>,
     #[serde(borrow)]
     cost: &'a RawValue,
 }
 
-impl Settle<'_> {
+impl SettleRequest<'_> {
     pub(super) fn receipt(&self) -> &str {
         self.receipt.as_str()
     }
@@ -101,24 +101,24 @@ impl Settle<'_> {
     }
 }
 
-/// Several, each for itself; or together, all or nothing.
+/// Several checks, each on its own or all together.
 #[derive(serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
     expecting = "an object such as {\"checks\": [...]}"
 )]
-pub(super) struct Batch<'a> {
+pub(super) struct BatchRequest<'a> {
     #[serde(borrow)]
-    pub(super) checks: Vec<Question<'a>>,
+    pub(super) checks: Vec<CheckRequest<'a>>,
     #[serde(default)]
     pub(super) together: bool,
 }
 
-/// What a question is about.
-pub(super) enum About<'a> {
-    /// A policy of the book.
+/// The policy or the limits that a request is target.
+pub(super) enum CheckTarget<'a> {
+    /// A named policy.
     Named(Subject<'a>),
-    /// Limits that came along.
+    /// PolicyText that came with the request.
     Inline {
         limits: &'a str,
         key: &'a str,
@@ -127,9 +127,9 @@ pub(super) enum About<'a> {
     },
 }
 
-impl<'a> About<'a> {
-    /// Whose count it is: those of others are never the same.
-    pub(super) fn whose(&self) -> (Option<&'a str>, &'a [u8]) {
+impl<'a> CheckTarget<'a> {
+    /// Returns the tenant and the key. Requests with different ones never share a counter.
+    pub(super) fn client(&self) -> (Option<&'a str>, &'a [u8]) {
         let (tenant, key) = match self {
             Self::Named(subject) => (subject.tenant, subject.key),
             Self::Inline { key, tenant, .. } => (*tenant, key.as_bytes()),
@@ -137,7 +137,7 @@ impl<'a> About<'a> {
         (tenant.filter(|name| !name.is_empty()), key)
     }
 
-    /// What is held to a policy of the book; `None` of anything else.
+    /// Returns the subject of a named policy.
     pub(super) fn subject(&self) -> Option<Subject<'a>> {
         match self {
             Self::Named(subject) => Some(*subject),
@@ -146,7 +146,7 @@ impl<'a> About<'a> {
     }
 }
 
-/// A body as a question or a batch of them.
+/// Parses a body.
 pub(super) fn parse<'a, T: Deserialize<'a>>(
     fields: &HeaderMap,
     body: &'a [u8],
@@ -162,32 +162,32 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
     }
     if body.is_empty() {
         return Err(Problem::bad(
-            "there is no body: expected JSON such as {\"policy\": \"api\", \"key\": \"user:42\"}",
+            "the body is empty: expected JSON such as {\"policy\": \"api\", \"key\": \"user:42\"}",
         ));
     }
     serde_json::from_slice(body)
-        .map_err(|error| Problem::bad(format!("the body is not what was expected: {error}")))
+        .map_err(|error| Problem::bad(format!("the body is invalid: {error}")))
 }
 
-/// What of a question does not belong to what is asked.
+/// Whether a request may have a cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cost1 {
-    /// It may say what the request costs.
-    May,
-    /// It takes nothing.
-    Never,
+pub(super) enum CostRule {
+    /// The request may have a cost.
+    Allowed,
+    /// The request takes nothing.
+    Forbidden,
 }
 
-impl<'a> Question<'a> {
-    /// Checks all there is to check without asking anybody.
-    pub(super) fn about(&'a self, may_cost: Cost1) -> Result<About<'a>, Problem> {
+impl<'a> CheckRequest<'a> {
+    /// Checks everything that needs no store.
+    pub(super) fn target(&'a self, may_cost: CostRule) -> Result<CheckTarget<'a>, Problem> {
         let key = self.key.as_str();
         if key.is_empty() {
-            return Err(Problem::bad("`key` is empty: expected who is limited"));
+            return Err(Problem::bad("`key` is empty: expected at least one byte"));
         }
-        if key.len() > LONGEST_KEY {
+        if key.len() > MAX_KEY {
             return Err(Problem::bad(format!(
-                "`key` is longer than {LONGEST_KEY} bytes"
+                "`key` is too long: expected at most {MAX_KEY} bytes"
             )));
         }
         for (name, text) in [
@@ -197,25 +197,27 @@ impl<'a> Question<'a> {
         ] {
             if text
                 .as_ref()
-                .is_some_and(|text| text.as_str().len() > LONGEST_NAME)
+                .is_some_and(|text| text.as_str().len() > MAX_NAME)
             {
                 return Err(Problem::bad(format!(
-                    "`{name}` is longer than {LONGEST_NAME} bytes"
+                    "`{name}` is too long: expected at most {MAX_NAME} bytes"
                 )));
             }
         }
         let cost = match (self.cost, may_cost) {
-            (None, Cost1::May) => Cost::ONE,
-            (None, Cost1::Never) => Cost::ZERO,
-            (Some(_), Cost1::Never) => {
-                return Err(Problem::bad("`cost` is of no use here: this takes nothing"));
+            (None, CostRule::Allowed) => Cost::ONE,
+            (None, CostRule::Forbidden) => Cost::ZERO,
+            (Some(_), CostRule::Forbidden) => {
+                return Err(Problem::bad(
+                    "`cost` is not allowed here: the operation takes nothing",
+                ));
             }
-            (Some(number), Cost1::May) => cost(number.get())?,
+            (Some(number), CostRule::Allowed) => cost(number.get())?,
         };
-        let tenant = self.tenant.as_ref().map(Text::as_str);
+        let tenant = self.tenant.as_ref().map(JsonText::as_str);
         match (&self.policy, &self.limits) {
             (Some(policy), None) => {
-                let tier = self.tier.as_ref().map(Text::as_str);
+                let tier = self.tier.as_ref().map(JsonText::as_str);
                 let subject = Subject {
                     policy: policy.as_str(),
                     key: key.as_bytes(),
@@ -223,12 +225,12 @@ impl<'a> Question<'a> {
                     tenant,
                     cost,
                 };
-                Ok(About::Named(subject))
+                Ok(CheckTarget::Named(subject))
             }
             (None, Some(_)) if self.tier.is_some() => Err(Problem::bad(
-                "`tier` is of a policy: expected `policy` in place of `limits`",
+                "`tier` needs a policy: expected `policy` instead of `limits`",
             )),
-            (None, Some(limits)) => Ok(About::Inline {
+            (None, Some(limits)) => Ok(CheckTarget::Inline {
                 limits: limits.as_str(),
                 key,
                 tenant,
@@ -244,7 +246,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// A cost by its text, to the thousandth: a number that has been through a float is not what was written.
+/// Parses a cost from its text, to the thousandth. A float would change it.
 fn cost(text: &str) -> Result<Cost, Problem> {
     if !text.starts_with(|first: char| first.is_ascii_digit() || first == '-') {
         return Err(Problem::bad(

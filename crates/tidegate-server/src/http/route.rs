@@ -1,4 +1,4 @@
-//! Which answer a request gets.
+//! Selects the operation of a request.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
@@ -6,26 +6,26 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 
 use super::checks::Caller;
-use super::pending::Static;
 use super::problem::Problem;
-use super::request::{Batch, Cost1, Question, Settle, parse};
-use super::{Http, Request, Response, answer, body, checks, origin};
+use super::request::{CostRule, parse};
+use super::response_body::StaticBody;
+use super::{Http, Request, Response, body, checks, origin, response};
 use crate::auth::{Access, FAILED_AUTH_DELAY};
-use crate::config::Scope;
+use crate::config::{Bounds, Scope};
 use crate::metrics;
-use crate::net::Watch;
-use crate::server::Live;
+use crate::net::Timeouts;
+use crate::server::ActiveConfig;
 
-/// How many times the body of a batch may be as large as that of one check.
+/// The maximum body of a batch and of a settlement, in multiples of that of one check.
 const BATCH_BODY: usize = 16;
 const SETTLE_BODY: usize = 4;
 
 const OPENAPI: &str = include_str!("openapi.json");
 const OPENAPI_ADMIN: &str = include_str!("openapi-admin.json");
 
-/// What is asked for, by its path.
+/// The operation, by its path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
+enum Operation {
     Check,
     Batch,
     Peek,
@@ -38,8 +38,8 @@ enum Target {
     OpenApi,
 }
 
-impl Target {
-    fn of(path: &str) -> Option<Self> {
+impl Operation {
+    fn from_path(path: &str) -> Option<Self> {
         Some(match path {
             "/v1/check" => Self::Check,
             "/v1/check:batch" => Self::Batch,
@@ -55,7 +55,7 @@ impl Target {
         })
     }
 
-    /// Whom it is for: `None` for everybody.
+    /// Returns the scope that the operation needs, or `None` if it is public.
     fn scope(self) -> Option<Scope> {
         match self {
             Self::Check | Self::Batch | Self::Peek | Self::Settle => Some(Scope::Check),
@@ -65,125 +65,169 @@ impl Target {
         }
     }
 
-    fn is_question(self) -> bool {
-        matches!(
+    /// Returns `true` if the operation has a body, and is sent with POST.
+    fn has_body(self) -> bool {
+        !matches!(
             self,
-            Self::Check | Self::Batch | Self::Peek | Self::Refund | Self::Settle | Self::Reset
+            Self::Health | Self::Ready | Self::Metrics | Self::OpenApi
         )
+    }
+
+    /// Returns the maximum size of the body.
+    fn max_body(self, bounds: &Bounds) -> usize {
+        match self {
+            Self::Batch => bounds.max_body * BATCH_BODY,
+            // A receipt contains its request, encoded twice.
+            Self::Settle => bounds.max_body * SETTLE_BODY,
+            _ => bounds.max_body,
+        }
     }
 }
 
+/// Answers a request. If it was answered before all of its body was read, the rest is discarded.
 pub(super) async fn answer(
     http: &Http,
     request: Request,
-    watch: &Watch,
+    timeouts: &Timeouts,
 ) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let mut body = Some(body);
-    let answered = answer_to(http, head, &mut body, watch).await;
+    // The active configuration stays the same for the whole request.
+    let active = http.server.active();
+    let answered = dispatch(http, &active, &head, &mut body, timeouts).await;
     if let (Some(unread), Err(problem)) = (body, &answered) {
-        // Who is still sending may not hear what is said meanwhile.
-        let bounds = http.server.live().config.bounds.clone();
+        // A client that is still sending may not read the response yet.
+        let bounds = &active.config.bounds;
+        let (limit, timeout) = (Operation::Batch.max_body(bounds), bounds.body_timeout.0);
         let is_slow = problem.status() == StatusCode::REQUEST_TIMEOUT;
-        if is_slow
-            || !body::drain(unread, bounds.max_body * BATCH_BODY, bounds.body_timeout.0).await
-        {
-            watch.leave_unread();
+        if is_slow || !body::drain(unread, limit, timeout).await {
+            timeouts.start_discarding();
         }
     }
     answered
 }
 
-async fn answer_to(
+async fn dispatch(
     http: &Http,
-    head: Parts,
+    active: &ActiveConfig,
+    head: &Parts,
     body: &mut Option<Incoming>,
-    watch: &Watch,
+    timeouts: &Timeouts,
 ) -> Result<Response, Problem> {
-    let target = Target::of(head.uri.path()).ok_or_else(|| {
-        Problem::not_found("there is nothing at this path; /openapi.json says what there is")
-    })?;
-    let is_elsewhere = match target.scope() {
+    let operation = Operation::from_path(head.uri.path())
+        .ok_or_else(|| Problem::not_found("unknown path: /openapi.json lists the existing ones"))?;
+    check_listener(http, operation)?;
+    check_access(http, active, head, operation, timeouts).await?;
+    if !operation.has_body() {
+        check_method(head, &[Method::GET, Method::HEAD], "GET, HEAD")?;
+        no_query(&head.uri)?;
+        return status(http, active, operation, &head.headers);
+    }
+    check_method(head, &[Method::POST], "POST")?;
+    let denied = match operation {
+        Operation::Check => denied_status(&head.uri)?,
+        _ => no_query(&head.uri).map(|()| StatusCode::OK)?,
+    };
+    let bounds = &active.config.bounds;
+    let (limit, timeout) = (operation.max_body(bounds), bounds.body_timeout.0);
+    let server = &*http.server;
+    let body = body::read(body, limit, timeout, &server.bodies).await?;
+    let caller = Caller {
+        server,
+        active,
+        timeouts,
+    };
+    run(caller, operation, denied, &head.headers, &body).await
+}
+
+/// Parses the body and runs the operation.
+async fn run(
+    caller: Caller<'_>,
+    operation: Operation,
+    denied: StatusCode,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<Response, Problem> {
+    match operation {
+        Operation::Batch => checks::batch(caller, &parse(headers, body)?).await,
+        Operation::Settle => checks::settle(caller, &parse(headers, body)?).await,
+        Operation::Peek => {
+            let request = parse(headers, body)?;
+            checks::check(caller, &request, CostRule::Forbidden, StatusCode::OK).await
+        }
+        Operation::Refund => checks::refund(caller, &parse(headers, body)?).await,
+        Operation::Reset => checks::reset(caller, &parse(headers, body)?).await,
+        _ => {
+            let request = parse(headers, body)?;
+            checks::check(caller, &request, CostRule::Allowed, denied).await
+        }
+    }
+}
+
+/// Checks that the listener serves the operation.
+fn check_listener(http: &Http, operation: Operation) -> Result<(), Problem> {
+    let is_other = match operation.scope() {
         Some(Scope::Admin) => !http.is_admin,
         Some(Scope::Check | Scope::Refund) => http.is_admin,
         None => false,
     };
-    if is_elsewhere {
-        let place = if http.is_admin {
-            "listener for checks (http.listen)"
-        } else {
-            "admin listener (admin.listen)"
-        };
-        return Err(Problem::not_found(format!("this is served by the {place}")));
+    if !is_other {
+        return Ok(());
     }
-    // Of one configuration from here on, whatever comes in between.
-    let server = &*http.server;
-    let live = server.live();
-    let live: &Live = &live;
-    let hosts = if http.is_admin {
-        &live.config.admin.hosts
+    let listener = if http.is_admin {
+        "check listener (http.listen)"
     } else {
-        &live.config.http.hosts
+        "admin listener (admin.listen)"
+    };
+    Err(Problem::not_found(format!(
+        "wrong listener: expected the {listener}"
+    )))
+}
+
+/// Rejects requests of web pages, and requests without a token that has the scope.
+async fn check_access(
+    http: &Http,
+    active: &ActiveConfig,
+    head: &Parts,
+    operation: Operation,
+    timeouts: &Timeouts,
+) -> Result<(), Problem> {
+    let hosts = if http.is_admin {
+        &active.config.admin.hosts
+    } else {
+        &active.config.http.hosts
     };
     origin::check_site(&head.headers, hosts)?;
-    // Where a token is asked for, no page has it.
-    let is_open = target
-        .scope()
-        .is_none_or(|scope| live.secrets.tokens.is_open(scope));
-    if is_open && watch.is_local() {
-        origin::check_host(&head, hosts)?;
+    // A page does not have the token, if one is needed.
+    let tokens = &active.secrets.tokens;
+    let is_open = operation.scope().is_none_or(|scope| tokens.is_open(scope));
+    if is_open && timeouts.is_local() {
+        origin::check_host(head, hosts)?;
     }
-    if let Some(scope) = target.scope() {
-        authorize(live, &head.headers, scope).await?;
-    }
-    if !target.is_question() {
-        if head.method != Method::GET && head.method != Method::HEAD {
-            return Err(Problem::not_allowed("GET, HEAD"));
-        }
-        no_query(&head.uri)?;
-        return look(http, live, target, &head.headers);
-    }
-    if head.method != Method::POST {
-        return Err(Problem::not_allowed("POST"));
-    }
-    let denied = match target {
-        Target::Check => denied_status(&head.uri)?,
-        _ => no_query(&head.uri).map(|()| StatusCode::OK)?,
-    };
-    let bounds = &live.config.bounds;
-    let limit = match target {
-        Target::Batch => bounds.max_body * BATCH_BODY,
-        // A receipt has its request in it, written twice over.
-        Target::Settle => bounds.max_body * SETTLE_BODY,
-        _ => bounds.max_body,
-    };
-    let body = body::read(body, limit, bounds.body_timeout.0, &server.bodies).await?;
-    let caller = Caller {
-        server,
-        live,
-        watch,
-    };
-    if target == Target::Batch {
-        return checks::batch(caller, &parse::<Batch<'_>>(&head.headers, &body)?).await;
-    }
-    if target == Target::Settle {
-        return checks::settle(caller, &parse::<Settle<'_>>(&head.headers, &body)?).await;
-    }
-    let question: Question<'_> = parse(&head.headers, &body)?;
-    match target {
-        Target::Peek => checks::check(caller, &question, Cost1::Never, StatusCode::OK).await,
-        Target::Refund => checks::refund(caller, &question).await,
-        Target::Reset => checks::reset(caller, &question).await,
-        _ => checks::check(caller, &question, Cost1::May, denied).await,
+    match operation.scope() {
+        Some(scope) => authorize(active, &head.headers, scope).await,
+        None => Ok(()),
     }
 }
 
-async fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), Problem> {
-    if live.secrets.tokens.is_open(scope) {
+fn check_method(head: &Parts, allowed: &[Method], names: &'static str) -> Result<(), Problem> {
+    if allowed.contains(&head.method) {
+        Ok(())
+    } else {
+        Err(Problem::not_allowed(names))
+    }
+}
+
+async fn authorize(
+    active: &ActiveConfig,
+    headers: &HeaderMap,
+    scope: Scope,
+) -> Result<(), Problem> {
+    if active.secrets.tokens.is_open(scope) {
         return Ok(());
     }
-    let mut values = fields.get_all(http::header::AUTHORIZATION).iter();
-    // Of two, nobody knows which one somebody on the way has looked at.
+    let mut values = headers.get_all(http::header::AUTHORIZATION).iter();
+    // With two tokens it is unknown which one a proxy has checked.
     let shown = values
         .next()
         .filter(|_| values.next().is_none())
@@ -192,7 +236,7 @@ async fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), 
             kind.eq_ignore_ascii_case(b"Bearer ")
                 .then(|| token.trim_ascii())
         });
-    match live.secrets.tokens.access(shown, scope) {
+    match active.secrets.tokens.access(shown, scope) {
         Access::Granted => Ok(()),
         Access::Unknown => {
             if shown.is_some() {
@@ -202,7 +246,7 @@ async fn authorize(live: &Live, fields: &HeaderMap, scope: Scope) -> Result<(), 
         }
         Access::Forbidden => {
             let detail = format!(
-                "this token is not for this: expected one of scope {}",
+                "the token lacks the scope: expected one with scope {}",
                 scope.name()
             );
             Err(Problem::new(StatusCode::FORBIDDEN, detail))
@@ -217,7 +261,7 @@ fn no_query(uri: &Uri) -> Result<(), Problem> {
     }
 }
 
-/// `?status=429`: with which status a denial is answered, where it is not 200.
+/// Parses `?status=429`, the status of a denial. The default is 200.
 fn denied_status(uri: &Uri) -> Result<StatusCode, Problem> {
     let query = uri.query().unwrap_or_default();
     if query.is_empty() {
@@ -233,64 +277,66 @@ fn denied_status(uri: &Uri) -> Result<StatusCode, Problem> {
     }
 }
 
-fn look(http: &Http, live: &Live, target: Target, head: &HeaderMap) -> Result<Response, Problem> {
-    let server = &http.server;
-    match target {
-        Target::Health => Ok(answer::json(&serde_json::json!({ "status": "ok" }))),
-        Target::Ready => {
-            if server.is_ending() {
-                return Err(Problem::new(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "this server is ending",
-                ));
-            }
-            let store = if live.is_degraded() { "degraded" } else { "ok" };
-            Ok(answer::json(
-                &serde_json::json!({ "status": "ok", "config": live.hash, "store": store }),
-            ))
-        }
-        Target::Metrics => {
-            let text = metrics::text(server).map_err(|error| {
-                Problem::new(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    format!("metrics cannot be written: {error}"),
-                )
-            })?;
-            let accepts = head
-                .get(http::header::ACCEPT)
-                .and_then(|value| value.to_str().ok())
-                .unwrap_or_default();
-            Ok(if accepts.contains("application/openmetrics-text") {
-                typed(
-                    text,
-                    "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                )
-            } else {
-                typed(
-                    metrics::classic(&text),
-                    "text/plain; version=0.0.4; charset=utf-8",
-                )
-            })
-        }
+/// Answers an operation without a body.
+fn status(
+    http: &Http,
+    active: &ActiveConfig,
+    operation: Operation,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    match operation {
+        Operation::Health => Ok(response::json(&serde_json::json!({ "status": "ok" }))),
+        Operation::Ready => ready(http, active),
+        Operation::Metrics => metrics_text(http, headers),
         _ => {
-            let mut response = typed(
-                if http.is_admin {
-                    OPENAPI_ADMIN
-                } else {
-                    OPENAPI
-                },
-                "application/json",
-            );
-            response.extensions_mut().insert(Static);
+            let text = if http.is_admin {
+                OPENAPI_ADMIN
+            } else {
+                OPENAPI
+            };
+            let mut response = typed(text, "application/json");
+            response.extensions_mut().insert(StaticBody);
             Ok(response)
         }
     }
 }
 
-fn typed(text: impl Into<bytes::Bytes>, kind: &'static str) -> Response {
+fn ready(http: &Http, active: &ActiveConfig) -> Result<Response, Problem> {
+    if http.server.is_draining() {
+        let detail = "the server is shutting down";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
+    }
+    let store = if active.is_degraded() {
+        "degraded"
+    } else {
+        "ok"
+    };
+    let body = serde_json::json!({ "status": "ok", "config": active.hash, "store": store });
+    Ok(response::json(&body))
+}
+
+fn metrics_text(http: &Http, headers: &HeaderMap) -> Result<Response, Problem> {
+    let text = metrics::text(&http.server).map_err(|error| {
+        let detail = format!("the metrics cannot be encoded: {error}");
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+    })?;
+    let accept = headers.get(http::header::ACCEPT);
+    let accept = accept
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    Ok(if accept.contains("application/openmetrics-text") {
+        let version = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        typed(text, version)
+    } else {
+        let version = "text/plain; version=0.0.4; charset=utf-8";
+        typed(metrics::classic(&text), version)
+    })
+}
+
+fn typed(text: impl Into<bytes::Bytes>, content_type: &'static str) -> Response {
     let mut response = Response::new(Full::new(text.into()));
-    response
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let content_type = HeaderValue::from_static(content_type);
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, content_type);
     response
 }

@@ -1,48 +1,49 @@
-//! Takes connections, as many as there may be, and leaves none behind when the server ends.
+//! Accepts connections up to a maximum, and drains the queue at shutdown.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_http::client_network;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::stream::Stream;
-use super::watch::{Times, Watch};
+use super::timeouts::{TimeoutSettings, Timeouts};
 use crate::server::Server;
 
-/// What is spoken on a listener.
-pub(crate) trait Protocol: Clone + Send + Sync + 'static {
-    /// TLS, where the listener speaks it.
+/// The protocol of a listener.
+pub(crate) trait ProtocolHandler: Clone + Send + Sync + 'static {
+    /// Returns the TLS configuration, if the listener uses TLS.
     fn tls(&self, server: &Server) -> Option<Arc<rustls::ServerConfig>>;
 
-    /// How long a connection may be at what.
-    fn times(&self, server: &Server) -> Times;
+    /// Returns the timeouts of a connection.
+    fn times(&self, server: &Server) -> TimeoutSettings;
 
-    /// The connections that are counted together with those here.
+    /// Returns the connections that count towards the same maximum.
     fn connections<'s>(&self, server: &'s Server) -> &'s Arc<Connections>;
 
-    /// The most connections that there are file descriptors for.
-    fn most_connections(&self, server: &Server) -> usize {
-        server.most_connections
+    /// Returns the maximum number of connections for which there are file descriptors.
+    fn max_connections(&self, server: &Server) -> usize {
+        server.max_connections
     }
 
-    /// What one is told that comes when there are as many as may be.
+    /// Returns the bytes sent to a connection beyond the maximum.
     fn refusal(&self) -> &'static [u8];
 
     /// Serves a connection until it ends.
     fn serve(&self, stream: Stream, ending: CancellationToken) -> impl Future<Output = ()> + Send;
 }
 
-/// How long to wait where the system has no more to give: file descriptors, most likely.
+/// The delay after the system has run out of a resource, most likely file descriptors.
 const EXHAUSTED: Duration = Duration::from_millis(50);
 
-/// Takes connections until the server ends; then what has come already, and no more.
+/// Accepts connections until shutdown, and then those that are already queued.
 pub(crate) async fn accept(
     listener: TcpListener,
-    protocol: impl Protocol,
+    protocol: impl ProtocolHandler,
     server: Arc<Server>,
     ending: CancellationToken,
     tasks: TaskTracker,
@@ -62,7 +63,7 @@ pub(crate) async fn accept(
             }
         }
     }
-    // Whoever is in the queue has been told that they are connected.
+    // Clients in the queue have a connection as far as they know.
     let Ok(listener) = listener.into_std() else {
         return;
     };
@@ -86,7 +87,7 @@ fn is_of_the_connection(error: &std::io::Error) -> bool {
 fn start(
     stream: TcpStream,
     peer: SocketAddr,
-    protocol: &impl Protocol,
+    protocol: &impl ProtocolHandler,
     server: &Arc<Server>,
     ending: &CancellationToken,
     tasks: &TaskTracker,
@@ -94,34 +95,38 @@ fn start(
     let connections = protocol.connections(server);
     let Some(place) = connections.enter(
         peer.ip(),
-        &server.live().config.bounds,
-        protocol.most_connections(server),
+        &server.active().config.bounds,
+        protocol.max_connections(server),
     ) else {
         server.metrics.refused_connection();
         if protocol.tls(server).is_none() {
-            // As much as the socket takes at once: nobody waits for one that is not to be here.
+            // Only as much as the socket takes at once: a rejected client is not waited for.
             let _ = stream.try_write(protocol.refusal());
         }
         return;
     };
-    // What is answered in one write is to go at once.
+    // A response that is written at once should be sent at once.
     let _ = stream.set_nodelay(true);
     let (protocol, server, ending) = (protocol.clone(), Arc::clone(server), ending.clone());
-    let counted = Counted::new(&server);
+    let counted = PanicCounter::new(&server);
     tasks.spawn(async move {
         let _counted = counted;
         let is_local = stream
             .local_addr()
             .is_ok_and(|address| address.ip().to_canonical().is_loopback());
-        let watch = Arc::new(Watch::new(protocol.times(&server), is_local));
+        let timeouts = Arc::new(Timeouts::new(protocol.times(&server), is_local));
         match protocol.tls(&server) {
-            None => protocol.serve(Stream::clear(stream, watch), ending).await,
+            None => {
+                protocol
+                    .serve(Stream::clear(stream, timeouts), ending)
+                    .await
+            }
             Some(tls) => {
-                let patience = server.live().config.bounds.handshake_timeout.0;
+                let timeout = server.active().config.bounds.handshake_timeout.0;
                 let agreed =
-                    tokio::time::timeout(patience, TlsAcceptor::from(tls).accept(stream)).await;
+                    tokio::time::timeout(timeout, TlsAcceptor::from(tls).accept(stream)).await;
                 match agreed {
-                    Ok(Ok(stream)) => protocol.serve(Stream::tls(stream, watch), ending).await,
+                    Ok(Ok(stream)) => protocol.serve(Stream::tls(stream, timeouts), ending).await,
                     Ok(Err(_)) | Err(_) => server.metrics.failed_handshake(),
                 }
             }
@@ -130,16 +135,16 @@ fn start(
     });
 }
 
-/// Counts a task that ends in a bug: the others go on.
-pub(crate) struct Counted(Arc<Server>);
+/// Counts a panic of a task. Other tasks continue.
+pub(crate) struct PanicCounter(Arc<Server>);
 
-impl Counted {
+impl PanicCounter {
     pub(crate) fn new(server: &Arc<Server>) -> Self {
         Self(Arc::clone(server))
     }
 }
 
-impl Drop for Counted {
+impl Drop for PanicCounter {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.metrics.panicked();
@@ -147,16 +152,16 @@ impl Drop for Counted {
     }
 }
 
-/// The connections there are.
+/// The open connections.
 #[derive(Default)]
 pub(crate) struct Connections {
     all: std::sync::atomic::AtomicUsize,
-    /// Only where they are bounded.
+    /// Used only if connections per peer are limited.
     by_peer: std::sync::Mutex<std::collections::HashMap<IpAddr, usize>>,
 }
 
-/// One connection's place among them, given up when it is dropped.
-pub(crate) struct Place {
+/// The slot of one connection, released when it is dropped.
+pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
     peer: Option<IpAddr>,
 }
@@ -171,12 +176,12 @@ impl Connections {
         peer: IpAddr,
         bounds: &crate::config::Bounds,
         most: usize,
-    ) -> Option<Place> {
+    ) -> Option<ConnectionSlot> {
         use std::sync::atomic::Ordering::Relaxed;
         let one_more =
             |count: usize| (count < bounds.max_connections.min(most)).then_some(count + 1);
         self.all.fetch_update(Relaxed, Relaxed, one_more).ok()?;
-        let mut place = Place {
+        let mut place = ConnectionSlot {
             connections: Arc::clone(self),
             peer: None,
         };
@@ -185,7 +190,7 @@ impl Connections {
                 .by_peer
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            let peer = network(peer);
+            let peer = client_network(peer);
             let count = peers.entry(peer).or_default();
             if *count >= bounds.max_connections_per_peer {
                 return None;
@@ -197,15 +202,7 @@ impl Connections {
     }
 }
 
-/// Whom an address stands for: of IPv6 everybody has a network of 2^64.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
-    }
-}
-
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.connections
             .all

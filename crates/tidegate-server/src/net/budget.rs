@@ -1,23 +1,23 @@
-//! A budget of bytes that all connections share: what is held of requests and responses that take their time.
+//! A byte budget that all connections share, for requests and responses in progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that may be held at a time.
+/// The maximum number of bytes that may be reserved at a time.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ByteBudget {
     used: AtomicUsize,
     most: usize,
 }
 
-/// Bytes that are held, until this is dropped.
+/// Reserved bytes, released when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
-    budget: Arc<Budget>,
+pub(crate) struct Reservation {
+    budget: Arc<ByteBudget>,
     bytes: usize,
 }
 
-impl Budget {
+impl ByteBudget {
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             used: AtomicUsize::new(0),
@@ -25,22 +25,23 @@ impl Budget {
         })
     }
 
-    /// Returns true if so many bytes more could be held.
+    /// Returns `true` if this many bytes more could be reserved.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.used.load(Ordering::Relaxed).saturating_add(bytes) <= self.most
     }
 
-    /// Nothing yet.
-    pub(crate) fn held(self: &Arc<Self>) -> Held {
-        Held {
+    /// Returns an empty reservation.
+    pub(crate) fn held(self: &Arc<Self>) -> Reservation {
+        Reservation {
             budget: Arc::clone(self),
             bytes: 0,
         }
     }
 }
 
-impl Held {
-    /// Holds so many bytes, more or fewer than before. False, and as before, if there is no room for more.
+impl Reservation {
+    /// Changes the number of reserved bytes. Returns `false`, and changes nothing, if there is no
+    /// room.
     pub(crate) fn resize(&mut self, bytes: usize) -> bool {
         let used = &self.budget.used;
         if bytes <= self.bytes {
@@ -63,13 +64,13 @@ impl Held {
         true
     }
 
-    /// Holds so many bytes more.
+    /// Reserves more bytes. Returns `false`, and changes nothing, if there is no room.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
         self.resize(self.bytes.saturating_add(bytes))
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_as_much_as_it_says() {
-        let budget = Budget::new(100);
+        let budget = ByteBudget::new(100);
         let (mut one, mut other) = (budget.held(), budget.held());
         assert!(one.grow(90) && other.grow(10));
         assert!(!other.grow(1) && !one.resize(91) && one.resize(90));

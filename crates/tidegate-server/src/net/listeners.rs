@@ -1,4 +1,4 @@
-//! Where connections come in: bound before the server runs, so that who starts it knows the ports.
+//! Listening sockets, bound before the server runs, so that the caller knows the ports.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,10 +8,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::config::{Config, Listen};
 use crate::error::ServeError;
 
-/// Connections that wait to be taken.
+/// The maximum number of connections waiting to be accepted.
 const BACKLOG: i32 = 4_096;
 
-/// The sockets of a server, bound.
+/// The bound sockets of a server.
 #[derive(Debug)]
 pub struct Listeners {
     pub(crate) http: Option<Sockets>,
@@ -19,7 +19,7 @@ pub struct Listeners {
     pub(crate) admin: Option<Sockets>,
 }
 
-/// One address, and a socket there for each worker: the kernel hands a connection to one of them.
+/// An address with one socket for each worker. The kernel distributes connections.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) address: SocketAddr,
@@ -27,10 +27,11 @@ pub(crate) struct Sockets {
 }
 
 impl Listeners {
-    /// Binds where a configuration says.
+    /// Binds the addresses of a configuration.
     ///
     /// # Errors
-    /// If an address is taken, or not one of this machine.
+    ///
+    /// Returns an error if an address is in use, or is not an address of this machine.
     pub fn bind(config: &Config) -> Result<Self, ServeError> {
         let workers = workers();
         Ok(Self {
@@ -40,26 +41,26 @@ impl Listeners {
         })
     }
 
-    /// Where HTTP is spoken.
+    /// Returns the address of the HTTP listener.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(|sockets| sockets.address)
     }
 
-    /// Where RESP is spoken.
+    /// Returns the address of the RESP listener.
     #[must_use]
     pub fn resp(&self) -> Option<SocketAddr> {
         self.resp.as_ref().map(|sockets| sockets.address)
     }
 
-    /// Where operators ask.
+    /// Returns the address of the admin listener.
     #[must_use]
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|sockets| sockets.address)
     }
 }
 
-/// One a core that this process may run on.
+/// Returns the number of workers: one per core that this process may use.
 pub(crate) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -74,12 +75,13 @@ fn bind(name: &'static str, listen: Listen, count: usize) -> Result<Option<Socke
         address: wanted,
         error,
     };
-    // Shared with sockets of our own only: another process that listens there is to be noticed.
+    // The address is shared only between our own sockets, so another process on it must be
+    // detected.
     drop(TcpListener::bind(address).map_err(error)?);
     let mut sockets = Vec::with_capacity(count);
     for _ in 0..count {
         let socket = bind_one(address, count > 1).map_err(error)?;
-        // Port 0 was any; for those after the first it is the same.
+        // Port 0 becomes a fixed port for the following sockets.
         address = socket.local_addr().map_err(error)?;
         sockets.push(socket);
     }

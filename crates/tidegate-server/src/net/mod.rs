@@ -1,15 +1,15 @@
-//! Connections, whatever is spoken on them: where they come in, how long they may take, and how they end.
+//! Connections of any protocol: accepting, timeouts, budgets and closing.
 
 mod accept;
 mod budget;
-mod guarded;
 mod listeners;
 mod stream;
-mod watch;
+mod timed_connection;
+mod timeouts;
 
-pub(crate) use accept::{Connections, Counted, Protocol, accept};
-pub(crate) use budget::{Budget, Held};
-pub(crate) use guarded::{Drains, Guarded};
+pub(crate) use accept::{Connections, PanicCounter, ProtocolHandler, accept};
+pub(crate) use budget::{ByteBudget, Reservation};
 pub use listeners::Listeners;
 pub(crate) use stream::Stream;
-pub(crate) use watch::{Times, Watch};
+pub(crate) use timed_connection::{Drain, TimedConnection};
+pub(crate) use timeouts::{TimeoutSettings, Timeouts};

@@ -1,4 +1,4 @@
-//! A connection in clear or in TLS, watched.
+//! A plain or TLS connection that reports its reads and writes to its timeouts.
 
 use std::io;
 use std::pin::Pin;
@@ -9,13 +9,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::watch::Watch;
+use super::timeouts::Timeouts;
 
-/// A connection, whose bytes are noticed by its [`Watch`].
+/// A connection that reports its reads and writes to its [`Timeouts`].
+///
+/// Closing is graceful: if the client is still sending a request that is no longer read, the rest is
+/// discarded first. Closing a socket with unread bytes resets the connection, and the last response may be
+/// lost.
 pub(crate) struct Stream {
     transport: Transport,
-    watch: Arc<Watch>,
+    timeouts: Arc<Timeouts>,
+    is_shut: bool,
+    /// The number of bytes that may still be discarded.
+    discard_left: usize,
 }
+
+/// The maximum number of bytes that are discarded before a connection is closed.
+const MAX_DISCARDED: usize = 8 << 20;
 
 enum Transport {
     Clear(TcpStream),
@@ -23,41 +33,44 @@ enum Transport {
 }
 
 impl Stream {
-    pub(crate) fn clear(stream: TcpStream, watch: Arc<Watch>) -> Self {
+    fn new(transport: Transport, timeouts: Arc<Timeouts>) -> Self {
         Self {
-            transport: Transport::Clear(stream),
-            watch,
+            transport,
+            timeouts,
+            is_shut: false,
+            discard_left: MAX_DISCARDED,
         }
     }
 
-    pub(crate) fn tls(stream: TlsStream<TcpStream>, watch: Arc<Watch>) -> Self {
-        Self {
-            transport: Transport::Tls(Box::new(stream)),
-            watch,
-        }
+    pub(crate) fn clear(stream: TcpStream, timeouts: Arc<Timeouts>) -> Self {
+        Self::new(Transport::Clear(stream), timeouts)
     }
 
-    pub(crate) fn watch(&self) -> &Arc<Watch> {
-        &self.watch
+    pub(crate) fn tls(stream: TlsStream<TcpStream>, timeouts: Arc<Timeouts>) -> Self {
+        Self::new(Transport::Tls(Box::new(stream)), timeouts)
     }
 
-    /// TLS takes what it is given long before the client does.
+    pub(crate) fn timeouts(&self) -> &Arc<Timeouts> {
+        &self.timeouts
+    }
+
+    /// TLS accepts bytes long before the client has read them, so only a blocked write is reported.
     fn has_written(&self, is_taken: bool) {
         if !is_taken || matches!(self.transport, Transport::Clear(_)) {
-            self.watch.has_written(is_taken);
+            self.timeouts.has_written(is_taken);
         }
     }
 
-    /// In clear this says nothing: it is never waited for.
+    /// A plain connection has nothing to flush.
     fn has_flushed(&self, is_taken: bool) {
         if matches!(self.transport, Transport::Tls(_)) {
-            self.watch.has_written(is_taken);
+            self.timeouts.has_written(is_taken);
         }
     }
 }
 
-/// Calls the same of whichever it is.
-macro_rules! whichever {
+/// Calls the same method of either transport.
+macro_rules! with_transport {
     ($self:expr, |$stream:ident| $call:expr) => {
         match &mut $self.transport {
             Transport::Clear($stream) => {
@@ -79,8 +92,8 @@ impl AsyncRead for Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(whichever!(self, |stream| stream.poll_read(context, buffer)))?;
-        self.watch
+        ready!(with_transport!(self, |stream| stream.poll_read(context, buffer)))?;
+        self.timeouts
             .has_read(buffer.filled().get(before..).unwrap_or_default());
         Poll::Ready(Ok(()))
     }
@@ -92,7 +105,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = whichever!(self, |stream| stream.poll_write(context, bytes));
+        let written = with_transport!(self, |stream| stream.poll_write(context, bytes));
         self.has_written(written.is_ready());
         written
     }
@@ -102,7 +115,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = whichever!(self, |stream| stream.poll_write_vectored(context, slices));
+        let written = with_transport!(self, |stream| stream.poll_write_vectored(context, slices));
         self.has_written(written.is_ready());
         written
     }
@@ -115,14 +128,41 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = whichever!(self, |stream| stream.poll_flush(context));
+        let flushed = with_transport!(self, |stream| stream.poll_flush(context));
         self.has_flushed(flushed.is_ready());
         flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = whichever!(self, |stream| stream.poll_shutdown(context));
-        self.has_flushed(shut.is_ready());
-        shut
+        if !self.is_shut {
+            let shut = with_transport!(self, |stream| stream.poll_shutdown(context));
+            self.has_flushed(shut.is_ready());
+            ready!(shut)?;
+            self.is_shut = true;
+            // The client has as much time to finish as it had for a request's head.
+            self.timeouts.next_request_started();
+        }
+        if self.timeouts.is_discarding() {
+            ready!(self.poll_discard(context));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Stream {
+    /// Discards bytes until the client closes, or too many have arrived. The connection's timer limits
+    /// the time.
+    fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut space = [0; 4_096];
+        while self.discard_left > 0 {
+            let mut buffer = ReadBuf::new(&mut space);
+            let read =
+                ready!(with_transport!(self, |stream| stream.poll_read(context, &mut buffer)));
+            if read.is_err() || buffer.filled().is_empty() {
+                break;
+            }
+            self.discard_left = self.discard_left.saturating_sub(buffer.filled().len());
+        }
+        Poll::Ready(())
     }
 }

@@ -1,52 +1,56 @@
 //! Commands of a pipeline that are decided together.
 
 use smallvec::SmallVec;
+use tidegate::request::LimiterRequest;
 use tidegate::{AnyStore, Cost, Key, Limiter};
 
 use super::reply::Replies;
 use super::throttle::Throttle;
 use crate::server::Server;
 
-/// Requests that will be decided at one time.
-pub(super) struct Batch<'s, 'i> {
+/// Throttle commands that will be decided together.
+pub(super) struct ThrottleBatch<'s, 'i> {
     pub(super) server: &'s Server,
-    pub(super) asked: SmallVec<[Throttle<'i>; 4]>,
+    pub(super) commands: SmallVec<[Throttle<'i>; 4]>,
 }
 
-/// How long a reply to one is, about.
+/// The approximate length of a reply.
 const REPLY: usize = 32;
 
-impl Batch<'_, '_> {
-    /// How long the replies will be, about.
+impl ThrottleBatch<'_, '_> {
+    /// Returns the approximate length of the replies.
     pub(super) fn expected(&self) -> usize {
-        self.asked.len() * REPLY
+        self.commands.len() * REPLY
     }
 
-    /// Decides on all of them, and writes the replies in their order.
+    /// Decides all commands, and writes the replies in order.
     pub(super) async fn flush(&mut self, replies: &mut Replies) {
-        if self.asked.is_empty() {
+        if self.commands.is_empty() {
             return;
         }
-        let asked = std::mem::take(&mut self.asked);
-        let each: SmallVec<[(&Limiter<AnyStore>, Key<'_>, Cost); 4]> = asked
+        let commands = std::mem::take(&mut self.commands);
+        // No key is empty: that was rejected before.
+        let requests: SmallVec<[LimiterRequest<'_, AnyStore>; 4]> = commands
             .iter()
-            // None of them is empty: that was refused before.
-            .filter_map(|one| Some((&one.limiter, Key::new(one.key).ok()?, one.cost)))
+            .filter_map(|one| {
+                Some(LimiterRequest {
+                    limiter: &one.limiter,
+                    key: Key::new(one.key).ok()?,
+                    cost: one.cost,
+                })
+            })
             .collect();
-        let decided = match Limiter::check_each_at_once(&each) {
-            Some(decided) => decided,
-            None => Limiter::check_each(&each).await,
-        };
+        let decided = Limiter::check_each(&requests).await;
         match decided {
             Ok(decisions) => {
-                for (one, decision) in asked.iter().zip(&decisions) {
+                for (one, decision) in commands.iter().zip(&decisions) {
                     if one.cost > Cost::ZERO {
                         self.server.metrics.inline(decision);
                     }
-                    replies.five(one.form.reply(decision));
+                    replies.five(one.command.reply(decision));
                 }
             }
-            Err(error) => asked
+            Err(error) => commands
                 .iter()
                 .for_each(|_| replies.error(&format!("ERR {error}"))),
         }

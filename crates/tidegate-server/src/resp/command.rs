@@ -1,27 +1,27 @@
-//! What Redis clients say beside what they came for.
+//! Commands other than the throttle commands, which Redis clients expect.
 
 use super::connection::Session;
 use super::frame::Words;
 use super::reply::{Replies, Version};
 use crate::auth::Access;
 use crate::config::Scope;
-use crate::server::Live;
+use crate::server::ActiveConfig;
 
-/// What clients that look for a version find.
+/// The Redis version that clients see.
 const REDIS_VERSION: &str = "7.4.0";
 
-/// What becomes of the connection.
+/// The state of the connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    GoOn,
+pub(super) enum AfterCommand {
+    Continue,
     Close,
-    /// While the client may still be sending.
-    CloseUnread,
+    /// Close while the client may still be sending.
+    DrainAndClose,
 }
 
-/// What a command is, by its name.
+/// The name of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum CommandName {
     Auth,
     Client,
     Command,
@@ -35,20 +35,20 @@ enum Name {
     Select,
 }
 
-impl Name {
+impl CommandName {
     fn of(word: &[u8]) -> Option<Self> {
-        const NAMES: [(&[u8], Name); 11] = [
-            (b"AUTH", Name::Auth),
-            (b"CLIENT", Name::Client),
-            (b"COMMAND", Name::Command),
-            (b"CONFIG", Name::Config),
-            (b"ECHO", Name::Echo),
-            (b"HELLO", Name::Hello),
-            (b"INFO", Name::Info),
-            (b"PING", Name::Ping),
-            (b"QUIT", Name::Quit),
-            (b"RESET", Name::Reset),
-            (b"SELECT", Name::Select),
+        const NAMES: [(&[u8], CommandName); 11] = [
+            (b"AUTH", CommandName::Auth),
+            (b"CLIENT", CommandName::Client),
+            (b"COMMAND", CommandName::Command),
+            (b"CONFIG", CommandName::Config),
+            (b"ECHO", CommandName::Echo),
+            (b"HELLO", CommandName::Hello),
+            (b"INFO", CommandName::Info),
+            (b"PING", CommandName::Ping),
+            (b"QUIT", CommandName::Quit),
+            (b"RESET", CommandName::Reset),
+            (b"SELECT", CommandName::Select),
         ];
         NAMES
             .iter()
@@ -56,61 +56,67 @@ impl Name {
             .map(|(_, name)| *name)
     }
 
-    /// What may be said before anybody has said who they are.
-    fn is_for_everybody(self) -> bool {
+    /// Returns `true` for commands that need no authentication.
+    fn is_public(self) -> bool {
         matches!(self, Self::Auth | Self::Hello | Self::Quit | Self::Reset)
     }
 }
 
-/// Answers a command that neither throttles nor forgets a key.
+/// Answers a command other than the throttle commands and DEL.
 pub(super) fn answer(
     words: &Words<'_>,
     session: &mut Session,
-    live: &Live,
+    active: &ActiveConfig,
     replies: &mut Replies,
-) -> Then {
-    let name = Name::of(words[0]);
-    if !session.may(live, Scope::Check) && !name.is_some_and(Name::is_for_everybody) {
+) -> AfterCommand {
+    let name = CommandName::of(words[0]);
+    if !session.may(active, Scope::Check) && !name.is_some_and(CommandName::is_public) {
         replies.error(session.not_for_checks());
-        return Then::GoOn;
+        return AfterCommand::Continue;
     }
     let arguments = &words[1..];
     match (name, arguments) {
-        (Some(Name::Ping), []) => replies.simple("PONG"),
-        (Some(Name::Ping | Name::Echo), [text]) => replies.bulk(text),
-        (Some(Name::Hello), _) => hello(arguments, session, live, replies),
-        (Some(Name::Auth), [password] | [_, password]) => {
-            match session.authenticate(live, password) {
+        (Some(CommandName::Ping), []) => replies.simple("PONG"),
+        (Some(CommandName::Ping | CommandName::Echo), [text]) => replies.bulk(text),
+        (Some(CommandName::Hello), _) => hello(arguments, session, active, replies),
+        (Some(CommandName::Auth), [password] | [_, password]) => {
+            match session.authenticate(active, password) {
                 true => replies.ok(),
-                false => wrong_password(live, replies),
+                false => wrong_password(active, replies),
             }
         }
-        (Some(Name::Select), [database]) => match *database {
+        (Some(CommandName::Select), [database]) => match *database {
             b"0" => replies.ok(),
             _ => replies.error("ERR DB index is out of range"),
         },
-        (Some(Name::Quit), _) => {
+        (Some(CommandName::Quit), _) => {
             replies.ok();
-            return Then::Close;
+            return AfterCommand::Close;
         }
-        (Some(Name::Reset), []) => {
+        (Some(CommandName::Reset), []) => {
             *session = Session::new(session.id);
             replies.simple("RESET");
         }
-        (Some(Name::Client), [subcommand, rest @ ..]) => client(subcommand, rest, session, replies),
-        (Some(Name::Command), [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"COUNT") => {
+        (Some(CommandName::Client), [subcommand, rest @ ..]) => {
+            client(subcommand, rest, session, replies)
+        }
+        (Some(CommandName::Command), [subcommand, ..])
+            if subcommand.eq_ignore_ascii_case(b"COUNT") =>
+        {
             replies.integer(0)
         }
-        (Some(Name::Command), [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"DOCS") => {
+        (Some(CommandName::Command), [subcommand, ..])
+            if subcommand.eq_ignore_ascii_case(b"DOCS") =>
+        {
             replies.map(session.version, 0);
         }
-        (Some(Name::Command), _) => replies.array(0),
-        (Some(Name::Config), [subcommand, names @ ..])
+        (Some(CommandName::Command), _) => replies.array(0),
+        (Some(CommandName::Config), [subcommand, names @ ..])
             if subcommand.eq_ignore_ascii_case(b"GET") =>
         {
             config(names, session.version, replies);
         }
-        (Some(Name::Info), _) => info(replies),
+        (Some(CommandName::Info), _) => info(replies),
         (Some(_), _) => {
             let shown = String::from_utf8_lossy(words[0]).to_ascii_lowercase();
             replies.error(&format!(
@@ -119,11 +125,11 @@ pub(super) fn answer(
         }
         (None, _) => unknown(words, replies),
     }
-    Then::GoOn
+    AfterCommand::Continue
 }
 
 /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`
-fn hello(arguments: &[&[u8]], session: &mut Session, live: &Live, replies: &mut Replies) {
+fn hello(arguments: &[&[u8]], session: &mut Session, active: &ActiveConfig, replies: &mut Replies) {
     let (version, mut options) = match arguments {
         [] => (session.version, &[][..]),
         [b"2", options @ ..] => (Version::Two, options),
@@ -134,8 +140,8 @@ fn hello(arguments: &[&[u8]], session: &mut Session, live: &Live, replies: &mut 
     while !options.is_empty() {
         options = match options {
             [option, _, password, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
-                if !session.authenticate(live, password) {
-                    return wrong_password(live, replies);
+                if !session.authenticate(active, password) {
+                    return wrong_password(active, replies);
                 }
                 rest
             }
@@ -146,7 +152,7 @@ fn hello(arguments: &[&[u8]], session: &mut Session, live: &Live, replies: &mut 
             _ => return replies.error("ERR syntax error in HELLO"),
         };
     }
-    if !session.may(live, Scope::Check) {
+    if !session.may(active, Scope::Check) {
         return replies.error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
              <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
@@ -171,8 +177,8 @@ fn hello(arguments: &[&[u8]], session: &mut Session, live: &Live, replies: &mut 
     replies.array(0);
 }
 
-fn wrong_password(live: &Live, replies: &mut Replies) {
-    if live.secrets.tokens.is_open(Scope::Check) && live.secrets.tokens.is_open(Scope::Admin) {
+fn wrong_password(active: &ActiveConfig, replies: &mut Replies) {
+    if active.secrets.tokens.is_open(Scope::Check) && active.secrets.tokens.is_open(Scope::Admin) {
         return replies
             .error("ERR AUTH called without any token configured. Are you sure your configuration is correct?");
     }
@@ -200,7 +206,7 @@ fn client(subcommand: &[u8], rest: &[&[u8]], session: &mut Session, replies: &mu
     }
 }
 
-/// What benchmarks ask for; of anything else there is nothing.
+/// Answers the settings that benchmarks request; all others are empty.
 fn config(names: &[&[u8]], version: Version, replies: &mut Replies) {
     const KNOWN: [(&[u8], &[u8]); 2] = [(b"save", b""), (b"appendonly", b"no")];
     let found: Vec<_> = KNOWN
@@ -237,48 +243,49 @@ fn unknown(words: &Words<'_>, replies: &mut Replies) {
     replies.error(&text);
 }
 
-/// As much of a word as is worth repeating.
+/// Returns the part of a word that is repeated in an error.
 fn shown(word: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(word.get(..64).unwrap_or(word))
 }
 
 impl Session {
-    /// What who may not ask for checks is told.
+    /// Returns the error for a session without access to checks.
     pub(super) fn not_for_checks(&self) -> &'static str {
         match self.token {
             None => "NOAUTH Authentication required.",
-            Some(_) => "NOPERM this token is not for checks: expected one of scope check",
+            Some(_) => "NOPERM the token lacks the scope: expected one with scope check",
         }
     }
 
-    pub(super) fn may(&self, live: &Live, scope: Scope) -> bool {
-        live.secrets.tokens.access(self.token.as_deref(), scope) == Access::Granted
+    pub(super) fn may(&self, active: &ActiveConfig, scope: Scope) -> bool {
+        active.secrets.tokens.access(self.token.as_deref(), scope) == Access::Granted
     }
 
-    /// Whether keys may be reset: by who has shown a token for it; without any token there is, only on this machine.
-    pub(super) fn may_reset(&self, live: &Live) -> Result<(), &'static str> {
-        let is_local = live
+    /// Checks that keys may be reset: with a token of scope `admin` or, if no tokens are
+    /// configured, on a loopback address.
+    pub(super) fn may_reset(&self, active: &ActiveConfig) -> Result<(), &'static str> {
+        let is_local = active
             .config
             .resp
             .listen
             .address()
             .is_none_or(|address| address.ip().is_loopback());
-        let may = match live.secrets.tokens.is_open(Scope::Admin) {
-            true => live.secrets.tokens.is_empty() && is_local,
-            false => self.may(live, Scope::Admin),
+        let may = match active.secrets.tokens.is_open(Scope::Admin) {
+            true => active.secrets.tokens.is_empty() && is_local,
+            false => self.may(active, Scope::Admin),
         };
         match may {
             true => Ok(()),
-            false if !self.may(live, Scope::Check) => Err(self.not_for_checks()),
-            false => Err("NOPERM keys may not be reset here: expected a token of scope admin"),
+            false if !self.may(active, Scope::Check) => Err(self.not_for_checks()),
+            false => Err("NOPERM resets are not allowed: expected a token of scope admin"),
         }
     }
 
-    /// Whether who shows this is somebody.
-    fn authenticate(&mut self, live: &Live, token: &[u8]) -> bool {
+    /// Authenticates with a token. Returns `false` if it is unknown.
+    fn authenticate(&mut self, active: &ActiveConfig, token: &[u8]) -> bool {
         let knows = |scope| {
-            !live.secrets.tokens.is_open(scope)
-                && live.secrets.tokens.access(Some(token), scope) != Access::Unknown
+            !active.secrets.tokens.is_open(scope)
+                && active.secrets.tokens.access(Some(token), scope) != Access::Unknown
         };
         let is_known = knows(Scope::Check) || knows(Scope::Admin);
         if is_known {

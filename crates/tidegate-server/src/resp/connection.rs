@@ -1,4 +1,4 @@
-//! One connection: bytes in, commands decided, replies out.
+//! One RESP connection: reads commands, decides them and writes replies.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,43 +12,42 @@ use tidegate::{CheckError, Key};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::batch::Batch;
-use super::command::{self, Then};
+use super::batch::ThrottleBatch;
+use super::command::{self, AfterCommand};
 use super::frame::{self, Frame, Words};
 use super::reply::{Replies, Version};
-use super::throttle::{Form, Throttle};
+use super::throttle::{Throttle, ThrottleCommand};
 use crate::auth::FAILED_AUTH_DELAY;
 use crate::config::Scope;
-use crate::inline::BucketNumbers;
-use crate::metrics::Spoken;
-use crate::net::{Drains, Held, Stream};
-use crate::server::{Live, Server};
+use crate::inline::BucketArguments;
+use crate::metrics::Protocol;
+use crate::net::{Drain, Reservation, Stream};
+use crate::server::{ActiveConfig, Server};
 
-/// What is read at a time, at first and at most.
+/// The size of the first read, and the maximum.
 const FIRST_READ: usize = 4 * 1024;
-const MOST_READ: usize = 64 * 1024;
-/// Replies that are sent before more is decided.
-const MOST_REPLIES: usize = 64 * 1024;
+const MAX_READ: usize = 64 * 1024;
+/// The size of replies that are sent before more commands are decided.
+const MAX_REPLIES: usize = 64 * 1024;
 
-/// Of what a client goes on sending after the last reply, so much is read.
-const MOST_UNREAD: usize = 8 << 20;
-/// And for so long.
-const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
+/// The maximum time to discard what a client still sends after the last reply.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Who is at the other end.
+/// The client at the other end.
 pub(super) struct Session {
     pub(super) id: i64,
     pub(super) version: Version,
     pub(super) name: Option<Vec<u8>>,
     pub(super) token: Option<Box<[u8]>>,
-    /// Whether it may ask for checks, as long as nothing else is said.
+    /// Set if the client may check.
     may_check: bool,
-    /// Wrong passwords so far.
+    /// The number of wrong passwords.
     failures: u32,
 }
 
-/// A client that has shown so many wrong passwords is disconnected: what it has sent beyond them would keep the connection.
-const MOST_FAILURES: u32 = 3;
+/// The number of wrong passwords after which a client is disconnected. Commands that it has already
+/// sent would keep the connection open.
+const MAX_AUTH_FAILURES: u32 = 3;
 
 impl Session {
     pub(super) fn new(id: i64) -> Self {
@@ -63,26 +62,26 @@ impl Session {
     }
 }
 
-/// A connection, as a future that ends when it does.
-pub(super) struct Connection {
+/// A connection as a future that completes when it ends.
+pub(super) struct RespConnection {
     talking: Pin<Box<dyn Future<Output = ()> + Send>>,
     ending: Arc<Ending>,
 }
 
-/// The end, and who waits for it.
+/// The signal to drain.
 #[derive(Default)]
 struct Ending {
-    has_begun: AtomicBool,
+    next_request_started: AtomicBool,
     begins: Notify,
 }
 
-impl Connection {
+impl RespConnection {
     pub(super) fn new(server: Arc<Server>, stream: Stream) -> Self {
         static NEXT: AtomicI64 = AtomicI64::new(1);
         let ending = Arc::new(Ending::default());
         let session = Session::new(NEXT.fetch_add(1, Ordering::Relaxed));
         let held = server.commands.held();
-        let talk = Talk {
+        let talk = Conversation {
             server,
             stream,
             session,
@@ -98,7 +97,7 @@ impl Connection {
     }
 }
 
-impl Future for Connection {
+impl Future for RespConnection {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -106,35 +105,37 @@ impl Future for Connection {
     }
 }
 
-impl Drains for Connection {
+impl Drain for RespConnection {
     fn drain(&mut self) {
-        self.ending.has_begun.store(true, Ordering::Relaxed);
+        self.ending
+            .next_request_started
+            .store(true, Ordering::Relaxed);
         self.ending.begins.notify_one();
     }
 }
 
-struct Talk {
+struct Conversation {
     server: Arc<Server>,
     stream: Stream,
     session: Session,
     input: Vec<u8>,
-    /// The part of `input` in the budget for all connections.
-    held: Held,
+    /// The reservation of `input` in the budget of all connections.
+    held: Reservation,
     replies: Replies,
 }
 
-/// Bytes that a connection may have of its own. Beyond that they come out of the budget for all.
+/// The input bytes that a connection may have without using the budget.
 const FREE: usize = 16 * 1024;
 
-/// Bytes of a command that is read before a client has authenticated.
-const MOST_UNAUTHENTICATED: usize = 4 * 1024;
+/// The maximum size of a command before a client is authenticated.
+const MAX_UNAUTHENTICATED: usize = 4 * 1024;
 
-impl Talk {
+impl Conversation {
     async fn run(mut self, ending: &Ending) {
         let mut chunk = FIRST_READ;
         let mut ended = std::pin::pin!(ending.begins.notified());
         loop {
-            // Where there is no room for more at a time, commands are read in smaller parts.
+            // Without room in the budget, commands are read in smaller parts.
             if chunk > FREE
                 && !self
                     .held
@@ -144,8 +145,8 @@ impl Talk {
             }
             self.input.reserve(chunk);
             let room = self.input.capacity() - self.input.len();
-            // What has come by the end is answered, and no more, however much is sent.
-            let is_last = ending.has_begun.load(Ordering::Relaxed);
+            // Commands that have arrived are answered, and no more, however much the client sends.
+            let is_last = ending.next_request_started.load(Ordering::Relaxed);
             let read = tokio::select! {
                 biased;
                 read = self.stream.read_buf(&mut self.input) => read,
@@ -154,7 +155,7 @@ impl Talk {
             match read {
                 Ok(0) | Err(_) => return,
                 Ok(read) if read == room && self.session.may_check => {
-                    chunk = MOST_READ.min(chunk * 2)
+                    chunk = MAX_READ.min(chunk * 2)
                 }
                 Ok(_) => {}
             }
@@ -162,81 +163,69 @@ impl Talk {
             #[cfg(feature = "otel")]
             let answered = tracing::Instrument::instrument(answered, crate::trace::pipeline());
             match answered.await {
-                Then::Close => return self.end().await,
-                Then::CloseUnread => return self.end_unread().await,
-                Then::GoOn if is_last => return self.end_unread().await,
-                Then::GoOn => {}
+                AfterCommand::Close => return self.end().await,
+                AfterCommand::DrainAndClose => return self.drain_and_close().await,
+                AfterCommand::Continue if is_last => return self.drain_and_close().await,
+                AfterCommand::Continue => {}
             }
         }
     }
 
-    /// Ends the connection so that what was answered arrives.
+    /// Ends the connection so that the replies arrive.
     async fn end(mut self) {
         let _ = self.stream.shutdown().await;
     }
 
-    /// The same for a client that is still sending: that is read, up to a bound, as a connection that is closed over bytes
-    /// that nobody has read is reset, and takes replies with it.
-    async fn end_unread(mut self) {
-        let reading = async {
-            self.stream.shutdown().await?;
-            let mut left = MOST_UNREAD;
-            while left > 0 {
-                self.input.clear();
-                match self.stream.read_buf(&mut self.input).await? {
-                    0 => break,
-                    read => left = left.saturating_sub(read),
-                }
-            }
-            Ok::<(), std::io::Error>(())
-        };
-        let _ = tokio::time::timeout(UNREAD_PATIENCE, reading).await;
+    /// Like [`end`](Self::end), for a client that is still sending.
+    async fn drain_and_close(mut self) {
+        self.stream.timeouts().start_discarding();
+        let _ = tokio::time::timeout(DISCARD_TIMEOUT, self.stream.shutdown()).await;
     }
 
-    /// Answers all commands that have come whole.
-    async fn answer(&mut self) -> Then {
+    /// Answers all commands that have arrived completely.
+    async fn answer(&mut self) -> AfterCommand {
         let server = Arc::clone(&self.server);
-        let live = Arc::clone(&server.live());
+        let active = Arc::clone(&server.active());
         let begun = server.clock.now();
         let input = std::mem::take(&mut self.input);
-        self.session.may_check = self.session.may(&live, Scope::Check);
-        let mut batch = Batch {
+        self.session.may_check = self.session.may(&active, Scope::Check);
+        let mut batch = ThrottleBatch {
             server: &server,
-            asked: SmallVec::new(),
+            commands: SmallVec::new(),
         };
         let (mut at, mut count) = (0, 0);
         let then = loop {
             match frame::read(&input[at..]) {
-                Frame::Partial => break Then::GoOn,
+                Frame::Partial => break AfterCommand::Continue,
                 Frame::Nothing(length) => at += length,
                 Frame::Command(words, length) => {
                     let begin = at;
                     at += length;
                     count += 1;
-                    self.stream.watch().begin();
+                    self.stream.timeouts().begin();
                     let is_line = input.get(begin) != Some(&b'*');
-                    match self.command(words, is_line, &mut batch, &live).await {
-                        Then::GoOn => {}
+                    match self.command(words, is_line, &mut batch, &active).await {
+                        AfterCommand::Continue => {}
                         then => break then,
                     }
                 }
                 Frame::Bad(text) => {
                     batch.flush(&mut self.replies).await;
-                    server.metrics.refused(Spoken::Resp);
+                    server.metrics.refused(Protocol::Resp);
                     self.replies.error(&format!("ERR {text}"));
-                    break Then::CloseUnread;
+                    break AfterCommand::DrainAndClose;
                 }
             }
-            if self.replies.bytes.len() + batch.expected() > MOST_REPLIES {
+            if self.replies.bytes.len() + batch.expected() > MAX_REPLIES {
                 batch.flush(&mut self.replies).await;
                 if self.send().await.is_err() {
-                    return Then::Close;
+                    return AfterCommand::Close;
                 }
             }
         };
         batch.flush(&mut self.replies).await;
         if at > 0 {
-            self.stream.watch().end();
+            self.stream.timeouts().end();
         }
         drop(batch);
         let after = server
@@ -246,33 +235,33 @@ impl Talk {
             .saturating_sub(begun.as_nanos());
         server
             .metrics
-            .answered(Spoken::Resp, count, Duration::from_nanos(after));
+            .answered(Protocol::Resp, count, Duration::from_nanos(after));
         let is_sent = self.send().await.is_ok();
-        // Who is slow to read these has not begun to be slow to ask.
+        // A client that reads slowly has not started to send slowly.
         self.keep_rest(input, at);
         match then {
-            _ if !is_sent => Then::Close,
-            Then::GoOn => self.bound().await,
+            _ if !is_sent => AfterCommand::Close,
+            AfterCommand::Continue => self.bound().await,
             then => then,
         }
     }
 
-    /// Ends a connection whose command takes more room than there is for it.
-    async fn bound(&mut self) -> Then {
-        let text = if !self.session.may_check && self.input.len() >= MOST_UNAUTHENTICATED {
+    /// Rejects a command that is too large.
+    async fn bound(&mut self) -> AfterCommand {
+        let text = if !self.session.may_check && self.input.len() >= MAX_UNAUTHENTICATED {
             "ERR Protocol error: too big request before authentication"
         } else if !self.has_room() {
-            "ERR too many commands are on their way at a time"
+            "ERR too many commands are in progress"
         } else {
-            return Then::GoOn;
+            return AfterCommand::Continue;
         };
-        self.server.metrics.refused(Spoken::Resp);
+        self.server.metrics.refused(Protocol::Resp);
         self.replies.error(text);
         let _ = self.send().await;
-        Then::CloseUnread
+        AfterCommand::DrainAndClose
     }
 
-    /// Returns true if there is room for what has come of the next command.
+    /// Returns `true` if there is room for the next command so far.
     fn has_room(&mut self) -> bool {
         if self.held.resize(self.input.capacity().saturating_sub(FREE)) {
             return true;
@@ -281,17 +270,17 @@ impl Talk {
         self.held.resize(self.input.capacity().saturating_sub(FREE))
     }
 
-    /// What has come of the next command.
+    /// Keeps the start of the next command.
     fn keep_rest(&mut self, mut input: Vec<u8>, at: usize) {
         if at == input.len() {
             input.clear();
-            // Who has asked for much is not kept room for while they ask for nothing.
+            // A client that sent much keeps no room while it is idle.
             if input.capacity() > FIRST_READ {
                 input = Vec::new();
             }
         } else if at > 0 {
             input.drain(..at);
-            self.stream.watch().has_begun();
+            self.stream.timeouts().next_request_started();
         }
         self.input = input;
     }
@@ -300,43 +289,43 @@ impl Talk {
         &mut self,
         words: Words<'i>,
         is_line: bool,
-        batch: &mut Batch<'_, 'i>,
-        live: &Live,
-    ) -> Then {
-        if is_line && !is_typed(&words) {
+        batch: &mut ThrottleBatch<'_, 'i>,
+        active: &ActiveConfig,
+    ) -> AfterCommand {
+        if is_line && !is_plain_command(&words) {
             batch.flush(&mut self.replies).await;
-            self.server.metrics.refused(Spoken::Resp);
+            self.server.metrics.refused(Protocol::Resp);
             self.replies
-                .error("ERR this is neither RESP nor a command: expected a Redis client");
-            return Then::CloseUnread;
+                .error("ERR Protocol error: expected a Redis client");
+            return AfterCommand::DrainAndClose;
         }
-        if let Some(form) = Form::of(words[0]) {
+        if let Some(command) = ThrottleCommand::of(words[0]) {
             let read = match self.session.may_check {
-                true => Throttle::read(form, &words, &live.gate),
+                true => Throttle::read(command, &words, &active.gate),
                 false => Err(self.session.not_for_checks().to_owned()),
             };
             match read {
-                Ok(throttle) => batch.asked.push(throttle),
+                Ok(throttle) => batch.commands.push(throttle),
                 Err(text) => {
                     batch.flush(&mut self.replies).await;
-                    self.server.metrics.refused(Spoken::Resp);
+                    self.server.metrics.refused(Protocol::Resp);
                     self.replies.error(&text);
                 }
             }
-            return Then::GoOn;
+            return AfterCommand::Continue;
         }
         batch.flush(&mut self.replies).await;
         let at = self.replies.bytes.len();
         let then = if words[0].eq_ignore_ascii_case(b"DEL") {
-            self.delete(&words[1..], live).await;
-            Then::GoOn
+            self.delete(&words[1..], active).await;
+            AfterCommand::Continue
         } else {
-            command::answer(&words, &mut self.session, live, &mut self.replies)
+            command::answer(&words, &mut self.session, active, &mut self.replies)
         };
-        // It may have said who is there.
-        self.session.may_check = self.session.may(live, Scope::Check);
+        // The command may have authenticated the client.
+        self.session.may_check = self.session.may(active, Scope::Check);
         if self.replies.bytes.get(at) == Some(&b'-') {
-            self.server.metrics.refused(Spoken::Resp);
+            self.server.metrics.refused(Protocol::Resp);
         }
         if is_line
             && self
@@ -345,7 +334,7 @@ impl Talk {
                 .get(at..)
                 .is_some_and(|reply| reply.starts_with(b"-ERR unknown command"))
         {
-            return Then::CloseUnread;
+            return AfterCommand::DrainAndClose;
         }
         if self
             .replies
@@ -356,16 +345,16 @@ impl Talk {
             tokio::time::sleep(FAILED_AUTH_DELAY).await;
             self.session.failures += 1;
         }
-        if self.session.failures >= MOST_FAILURES {
-            Then::CloseUnread
+        if self.session.failures >= MAX_AUTH_FAILURES {
+            AfterCommand::DrainAndClose
         } else {
             then
         }
     }
 
-    /// `DEL key …`: forgets what keys have used.
-    async fn delete(&mut self, keys: &[&[u8]], live: &Live) {
-        if let Err(text) = self.session.may_reset(live) {
+    /// `DEL key …`: deletes the usage of keys.
+    async fn delete(&mut self, keys: &[&[u8]], active: &ActiveConfig) {
+        if let Err(text) = self.session.may_reset(active) {
             return self.replies.error(text);
         }
         if keys.is_empty() {
@@ -373,9 +362,9 @@ impl Talk {
                 .replies
                 .error("ERR wrong number of arguments for 'del' command");
         }
-        match forget(keys, live).await {
+        match reset_keys(keys, active).await {
             Ok(()) => {
-                tracing::info!(keys = keys.len(), "keys were reset by DEL");
+                tracing::info!(keys = keys.len(), "keys reset by DEL");
                 self.replies
                     .integer(i64::try_from(keys.len()).unwrap_or(i64::MAX));
             }
@@ -396,9 +385,10 @@ impl Talk {
     }
 }
 
-/// Returns false for a line that no person types: HTTP or TLS, which a web page makes a browser speak to this port. The lines
-/// after it may look like commands, so the connection is closed, as it is after a line with an unknown command.
-fn is_typed(words: &Words<'_>) -> bool {
+/// Returns `false` for a line that no person types: HTTP or TLS, which a web page makes a browser
+/// send to this port. The lines after it may look like commands, so the connection is closed, as it
+/// is after a line with an unknown command.
+fn is_plain_command(words: &Words<'_>) -> bool {
     let is_http = words.len() > 2 && words.last().is_some_and(|word| word.starts_with(b"HTTP/"));
     let is_text = |word: &&[u8]| {
         word.iter()
@@ -407,17 +397,17 @@ fn is_typed(words: &Words<'_>) -> bool {
     !is_http && words.iter().all(is_text)
 }
 
-async fn forget(keys: &[&[u8]], live: &Live) -> Result<(), CheckError> {
+async fn reset_keys(keys: &[&[u8]], active: &ActiveConfig) -> Result<(), CheckError> {
     for key in keys {
         Key::new(key)?;
     }
-    // A key has one bucket, whatever its rate: any will do.
-    let any = BucketNumbers {
+    // A key has one bucket, whatever its rate, so any numbers will do.
+    let any = BucketArguments {
         burst: 1,
         count: 1,
         period: Duration::from_secs(1),
     };
-    let Ok(limiter) = any.find(&live.gate) else {
+    let Ok(limiter) = any.find(&active.gate) else {
         return Ok(());
     };
     for key in keys {

@@ -1,33 +1,33 @@
-//! Commands out of bytes: bounded before anything is kept, and without copying.
+//! Parses commands from bytes: bounded before anything is stored, and without copying.
 
 use smallvec::SmallVec;
 
-/// The most words of a command.
+/// The maximum number of words in a command.
 pub(super) const MAX_WORDS: usize = 16;
-/// The longest word.
+/// The maximum length of a word.
 pub(super) const MAX_WORD: usize = 8 * 1024;
-/// The longest command that is written as a line.
+/// The maximum length of an inline command.
 pub(super) const MAX_LINE: usize = 1024;
-/// The longest that the head of an array or of a word may be: a sign, digits, CR and LF.
+/// The maximum length of an array's or a bulk string's header: a sign, digits, CR and LF.
 const MAX_HEAD: usize = 16;
 
-/// The words of a command. The first is its name; there is at least one.
+/// The words of a command. There is at least one, its name.
 pub(super) type Words<'a> = SmallVec<[&'a [u8]; 8]>;
 
-/// What stands at the beginning of the bytes that have come.
+/// The start of the bytes that have arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
-    /// A command, and how many bytes it took.
+    /// A command, and its length in bytes.
     Command(Words<'a>, usize),
-    /// Nothing that asks for anything, of so many bytes: an empty line.
+    /// An empty line, and its length in bytes.
     Nothing(usize),
-    /// The beginning of a command.
+    /// The start of a command.
     Partial,
-    /// No command: what is said of it. Where the next one would begin is not known.
+    /// An error. The start of the next command is unknown.
     Bad(&'static str),
 }
 
-/// Reads what stands at the beginning.
+/// Parses the start of the bytes.
 pub(super) fn read(bytes: &[u8]) -> Frame<'_> {
     match bytes.first() {
         None => Frame::Partial,
@@ -36,7 +36,7 @@ pub(super) fn read(bytes: &[u8]) -> Frame<'_> {
     }
 }
 
-/// `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`
+/// Parses `*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`.
 fn array(bytes: &[u8]) -> Frame<'_> {
     let (count, mut at) = match head(bytes, 1) {
         Head::Number(count, end) => (count, end),
@@ -70,7 +70,9 @@ fn array(bytes: &[u8]) -> Frame<'_> {
         let end = begin + length;
         match bytes.get(end..end + 2) {
             Some(b"\r\n") => {}
-            Some(_) => return Frame::Bad("Protocol error: expected CRLF after a bulk string"),
+            Some(_) => {
+                return Frame::Bad("Protocol error: expected CRLF after a bulk string");
+            }
             None => return Frame::Partial,
         }
         words.push(&bytes[begin..end]);
@@ -80,13 +82,13 @@ fn array(bytes: &[u8]) -> Frame<'_> {
 }
 
 enum Head {
-    /// A number, and where what comes after it begins.
+    /// A number, and the index after it.
     Number(i64, usize),
     Partial,
     Bad,
 }
 
-/// A number that ends with CR and LF.
+/// Parses a number that ends with CR and LF.
 fn head(bytes: &[u8], begin: usize) -> Head {
     let text = bytes.get(begin..).unwrap_or_default();
     let text = &text[..text.len().min(MAX_HEAD)];
@@ -116,7 +118,7 @@ fn head(bytes: &[u8], begin: usize) -> Head {
     }
 }
 
-/// `PING\r\n`: words between spaces, in quotes where they have spaces.
+/// Parses `PING\r\n`: words between spaces, in quotes if they contain spaces.
 fn line(bytes: &[u8]) -> Frame<'_> {
     let searched = &bytes[..bytes.len().min(MAX_LINE + 2)];
     let Some(end) = searched.iter().position(|byte| *byte == b'\n') else {

@@ -1,5 +1,7 @@
-//! RESP: what Redis clients speak. Parse, decide, render; a pipeline is read whole, decided at one time where nothing else
-//! comes in between, and answered in one write.
+//! RESP, the protocol of Redis clients: parse, decide, render.
+//!
+//! A pipeline is read as a whole, its throttle commands are decided together unless another command
+//! is in between, and the replies are sent in one write.
 
 mod batch;
 mod command;
@@ -13,24 +15,24 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
-use crate::net::{Connections, Guarded, Protocol, Stream, Times};
+use crate::net::{Connections, ProtocolHandler, Stream, TimedConnection, TimeoutSettings};
 use crate::server::Server;
 
-/// RESP.
+/// The RESP protocol.
 #[derive(Clone)]
 pub(crate) struct Resp {
     pub(crate) server: Arc<Server>,
 }
 
-impl Protocol for Resp {
+impl ProtocolHandler for Resp {
     fn tls(&self, server: &Server) -> Option<Arc<ServerConfig>> {
-        server.live().secrets.resp_tls.clone()
+        server.active().secrets.resp_tls.clone()
     }
 
-    fn times(&self, server: &Server) -> Times {
-        let config = &server.live().config;
+    fn times(&self, server: &Server) -> TimeoutSettings {
+        let config = &server.active().config;
         let (head, write) = (config.bounds.head_timeout.0, config.bounds.write_timeout.0);
-        Times {
+        TimeoutSettings {
             head,
             idle: config.resp.idle_timeout.0,
             write,
@@ -48,8 +50,8 @@ impl Protocol for Resp {
     }
 
     async fn serve(&self, stream: Stream, ending: CancellationToken) {
-        let watch = Arc::clone(stream.watch());
-        let connection = connection::Connection::new(Arc::clone(&self.server), stream);
-        Guarded::new(connection, watch, ending.cancelled_owned()).await;
+        let timeouts = Arc::clone(stream.timeouts());
+        let connection = connection::RespConnection::new(Arc::clone(&self.server), stream);
+        TimedConnection::new(connection, timeouts, ending.cancelled_owned()).await;
     }
 }

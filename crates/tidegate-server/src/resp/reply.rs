@@ -1,6 +1,6 @@
-//! Replies, written into one buffer.
+//! Replies, written to one buffer.
 
-/// The protocol's version on a connection.
+/// The version of the protocol on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     Two,
@@ -18,12 +18,12 @@ impl Replies {
         self.bytes.extend_from_slice(b"+OK\r\n");
     }
 
-    /// A text of our own.
+    /// Writes a fixed text.
     pub(super) fn simple(&mut self, text: &'static str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// What went wrong. Whatever a client has sent of it stands on one line, and is cut.
+    /// Writes an error. Text from a client stays on one line, and is cut.
     pub(super) fn error(&mut self, text: &str) {
         self.bytes.push(b'-');
         let shown = text
@@ -58,13 +58,13 @@ impl Replies {
         });
     }
 
-    /// The head of so many replies.
+    /// Writes the header of an array.
     pub(super) fn array(&mut self, count: usize) {
         self.bytes.push(b'*');
         self.number(count);
     }
 
-    /// The head of so many pairs: a flat array to those who know no maps.
+    /// Writes the header of a map, or of a flat array in RESP2.
     pub(super) fn map(&mut self, version: Version, count: usize) {
         match version {
             Version::Two => self.array(count * 2),
@@ -75,7 +75,7 @@ impl Replies {
         }
     }
 
-    /// Five integers, as every command that throttles answers.
+    /// Writes five integers, the reply of every throttle command.
     #[inline]
     pub(super) fn five(&mut self, numbers: [i64; 5]) {
         self.bytes.extend_from_slice(b"*5\r\n");

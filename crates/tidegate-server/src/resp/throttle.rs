@@ -1,16 +1,18 @@
-//! The three commands that throttle, each in its own words: CL.THROTTLE of redis-cell, GCRA of Redis, THROTTLE of
-//! throttlecrab. All of them ask the same bucket of a key.
+//! The three throttle commands: CL.THROTTLE of redis-cell, GCRA of Redis and THROTTLE of
+//! throttlecrab. All of them use the same bucket of a key.
 
 use std::time::Duration;
 
 use tidegate::{AnyStore, Cost, Decision, Gate, Limiter, Outcome};
 
-use super::frame::Words;
-use crate::inline::BucketNumbers;
+use tidegate_http::{retry_after_seconds, seconds};
 
-/// Which command it is.
+use super::frame::Words;
+use crate::inline::BucketArguments;
+
+/// A throttle command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ThrottleCommand {
     /// `CL.THROTTLE key max_burst count period [quantity]`
     Cell,
     /// `GCRA key max_burst tokens_per_period period [TOKENS n]`
@@ -19,15 +21,15 @@ pub(super) enum Form {
     Crab,
 }
 
-/// One request that is asked about.
+/// One request.
 pub(super) struct Throttle<'a> {
-    pub(super) form: Form,
+    pub(super) command: ThrottleCommand,
     pub(super) key: &'a [u8],
     pub(super) cost: Cost,
     pub(super) limiter: Limiter<AnyStore>,
 }
 
-impl Form {
+impl ThrottleCommand {
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         Some(match name.len() {
             11 if name.eq_ignore_ascii_case(b"CL.THROTTLE") => Self::Cell,
@@ -57,7 +59,7 @@ impl Form {
     }
 
     fn integer(self, word: &[u8]) -> Result<i64, String> {
-        // One that Rust would read, and nobody has written.
+        // Rust accepts a plus sign, Redis does not.
         let digits = std::str::from_utf8(word)
             .ok()
             .filter(|text| !text.starts_with('+'));
@@ -77,7 +79,7 @@ impl Form {
         u64::try_from(number).map_err(|_| self.error(&format!("{name} is negative")))
     }
 
-    /// Seconds; GCRA's may have decimals.
+    /// Parses seconds. GCRA accepts decimals.
     fn period(self, word: &[u8]) -> Result<Duration, String> {
         if self != Self::Gcra {
             return self.count(word, "period").map(Duration::from_secs);
@@ -91,62 +93,66 @@ impl Form {
     }
 }
 
-/// As much of a word as is worth repeating.
+/// Returns the part of a word that is repeated in an error.
 fn shown(word: &[u8]) -> &[u8] {
     word.get(..64).unwrap_or(word)
 }
 
 impl<'a> Throttle<'a> {
-    /// Reads a command. On an error nothing is asked, and the text is the reply.
+    /// Parses a command. On an error nothing is taken, and the text is the reply.
     pub(super) fn read(
-        form: Form,
+        command: ThrottleCommand,
         words: &Words<'a>,
         gate: &Gate<AnyStore>,
     ) -> Result<Self, String> {
-        let (key, burst, count, period, quantity) = match (form, words.as_slice()) {
+        let (key, burst, count, period, quantity) = match (command, words.as_slice()) {
             (_, [_, key, burst, count, period]) => (key, burst, count, period, None),
-            (Form::Cell | Form::Crab, [_, key, burst, count, period, quantity]) => {
-                (key, burst, count, period, Some(quantity))
-            }
-            (Form::Gcra, [_, key, burst, count, period, option, quantity])
+            (
+                ThrottleCommand::Cell | ThrottleCommand::Crab,
+                [_, key, burst, count, period, quantity],
+            ) => (key, burst, count, period, Some(quantity)),
+            (ThrottleCommand::Gcra, [_, key, burst, count, period, option, quantity])
                 if option.eq_ignore_ascii_case(b"TOKENS")
                     || option.eq_ignore_ascii_case(b"NUM_REQUESTS") =>
             {
                 (key, burst, count, period, Some(quantity))
             }
-            (Form::Gcra, [_, _, _, _, _, ..]) => return Err("ERR syntax error".to_owned()),
-            _ => return Err(form.usage()),
+            (ThrottleCommand::Gcra, [_, _, _, _, _, ..]) => {
+                return Err("ERR syntax error".to_owned());
+            }
+            _ => return Err(command.usage()),
         };
         if key.is_empty() {
-            return Err(form.error("the key is empty"));
+            return Err(command.error("the key is empty"));
         }
-        let burst = form.count(burst, "max_burst")?;
-        let count = form.count(count, "count per period")?;
-        let period = form.period(period)?;
+        let burst = command.count(burst, "max_burst")?;
+        let count = command.count(count, "count per period")?;
+        let period = command.period(period)?;
         let cost = match quantity {
             None => Cost::ONE,
-            Some(word) => Cost::try_from(form.count(word, "quantity")?)
-                .map_err(|error| form.error(&error.to_string()))?,
+            Some(word) => Cost::try_from(command.count(word, "quantity")?)
+                .map_err(|error| command.error(&error.to_string()))?,
         };
         if count == 0 || period.is_zero() {
-            return Err(form.error("Zero rates are not supported"));
+            return Err(command.error("Zero rates are not supported"));
         }
-        // Of redis-cell and Redis it is what may come at once beside the one that may always.
-        let burst = if form == Form::Crab {
+        // In redis-cell and Redis, max_burst is what may come at once besides the one that is
+        // always allowed.
+        let burst = if command == ThrottleCommand::Crab {
             burst
         } else {
             burst.saturating_add(1)
         };
-        let numbers = BucketNumbers {
+        let numbers = BucketArguments {
             burst,
             count,
             period,
         };
         let limiter = numbers
             .find(gate)
-            .map_err(|error| form.error(&error.to_string()))?;
+            .map_err(|error| command.error(&error.to_string()))?;
         Ok(Self {
-            form,
+            command,
             key,
             cost,
             limiter,
@@ -154,14 +160,14 @@ impl<'a> Throttle<'a> {
     }
 }
 
-impl Form {
-    /// A decision in five integers.
+impl ThrottleCommand {
+    /// Returns a decision as five integers.
     #[inline]
     pub(super) fn reply(self, decision: &Decision) -> [i64; 5] {
         let (limit, remaining) = (number(decision.limit()), number(decision.remaining()));
-        let reset = seconds(decision.reset_after());
+        let reset = number(seconds(decision.reset_after()));
         let retry = match decision.outcome() {
-            Outcome::Denied { retry_after } => seconds(retry_after).max(1),
+            Outcome::Denied { retry_after } => number(retry_after_seconds(retry_after)),
             Outcome::Allowed { .. } if self == Self::Crab => 0,
             Outcome::Allowed { .. } | Outcome::NeverAllowed => -1,
         };
@@ -186,9 +192,4 @@ impl Form {
 
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// Rounded up: who waits that long has waited long enough.
-fn seconds(duration: Duration) -> i64 {
-    number(duration.as_secs() + u64::from(duration.subsec_nanos() > 0))
 }

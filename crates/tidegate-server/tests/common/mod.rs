@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate::ManualClock;
 use tidegate_server::config::Listen;
-use tidegate_server::{Config, Listeners, Source, run, run_at};
+use tidegate_server::{Config, ConfigSource, Listeners, run, run_at};
 use tidegate_testkit::Folder;
 use tidegate_testkit::http::{HttpAnswer, HttpClient};
 use tidegate_testkit::redis::RedisServer;
@@ -27,9 +27,9 @@ pub(crate) struct TestServer {
 pub(crate) fn config(text: &str) -> Config {
     let folder = Folder::new();
     let file = Some(folder.write("tidegate.toml", text).into());
-    let mut config = Source {
+    let mut config = ConfigSource {
         file,
-        ..Source::default()
+        ..ConfigSource::default()
     }
     .load()
     .unwrap_or_else(|error| panic!("{error}"));

@@ -246,14 +246,14 @@ fn who_has_no_token_is_not_answered() {
     client.expect(b"PING\r\n", "+PONG\r\n");
     client.expect(
         b"DEL k\r\n",
-        "-NOPERM keys may not be reset here: expected a token of scope admin\r\n",
+        "-NOPERM resets are not allowed: expected a token of scope admin\r\n",
     );
     client.expect(b"RESET\r\n", "+RESET\r\n");
     client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"AUTH a-secret-long-enough\r\nDEL k\r\n", "+OK\r\n:1\r\n");
     client.expect(
         b"CL.THROTTLE k 1 1 1\r\n",
-        "-NOPERM this token is not for checks: expected one of scope check\r\n",
+        "-NOPERM the token lacks the scope: expected one with scope check\r\n",
     );
 
     let port = server.resp.port().to_string();
@@ -290,7 +290,7 @@ fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
     );
     client.expect(
         b"DEL k\r\n",
-        "-NOPERM keys may not be reset here: expected a token of scope admin\r\n",
+        "-NOPERM resets are not allowed: expected a token of scope admin\r\n",
     );
     client.expect(
         b"CL.THROTTLE k 0 1 60\r\n",

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::common::{TestServer, command, config, on_redis};
-use tidegate::{Cost, ManualClock, Policy, Record, Timestamp};
+use tidegate::store::Record;
+use tidegate::{Cost, ManualClock, Policy, Timestamp};
 use tidegate_server::Config;
 use tidegate_testkit::http::HttpClient;
 use tidegate_testkit::redis::RedisServer;

@@ -1,4 +1,4 @@
-//! Reads snapshots, and refuses what no store could have written.
+//! Reads snapshots. Rejects everything that no store could have change.
 
 use std::hash::Hasher;
 
@@ -9,20 +9,20 @@ use crate::algorithm::{
     BucketState, BucketVersions, CounterState, LogState, MAX_ENTRIES, StepState, WindowState,
 };
 use crate::identity::BucketNumbers;
+use crate::memory::cache_line::{AMOUNT_BITS, Kind, Slot};
 use crate::memory::fingerprint::Fingerprint;
-use crate::memory::line::{AMOUNT_BITS, Kind, Slot};
 use crate::memory::table::Entry;
 use crate::policy::MAX_LIMITS;
 use crate::record::Record;
 
-/// The largest count, in thousandths, and the largest part of a nanosecond: both are at most 10^12.
+/// The largest count in thousandths, and the largest part of a nanosecond. Both are at most 10^12.
 const MAX_AMOUNT: u64 = 1_000_000_000_000;
 
-/// The rest of a snapshot.
+/// The unread rest of a snapshot.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// A snapshot whose beginning, version and checksum are good, from behind these on.
+    /// Checks the magic bytes, the version and the checksum. Returns the rest.
     pub(super) fn checked(snapshot: &'a [u8]) -> Result<Self, RestoreError> {
         let length = snapshot
             .len()
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         let (content, checksum) = snapshot.split_at(length);
         let mut reader = Reader(content);
         if reader.array::<8>()? != *MAGIC {
-            return Err(RestoreError::Damaged("it does not begin like one"));
+            return Err(RestoreError::Damaged("wrong magic bytes"));
         }
         let version = u32::from_le_bytes(reader.array()?);
         if version != VERSION {
@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
         let mut sum = SipHasher13::new();
         sum.write(content);
         if sum.finish128().as_bytes() != *checksum {
-            return Err(RestoreError::Damaged("its checksum is wrong"));
+            return Err(RestoreError::Damaged("wrong checksum"));
         }
         Ok(reader)
     }
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         Ok(names)
     }
 
-    /// The next entry; `None` at the end.
+    /// Reads the next entry. Returns `None` at the end.
     pub(super) fn entry(&mut self, group_count: usize) -> Result<Option<Entry>, RestoreError> {
         let first = self.byte()?;
         if first == END {
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
             high: self.number()?,
             tag,
         };
-        // An empty slot has the fingerprint 0: an entry with it would not be counted.
+        // An empty slot has the fingerprint 0, so an entry with it would not be stats.
         if fingerprint.is_zero() || usize::from(fingerprint.group().0) >= group_count {
             return Err(RestoreError::Damaged(
                 "an entry has an impossible fingerprint",
@@ -181,18 +181,18 @@ impl<'a> Reader<'a> {
 
     fn bucket(&mut self) -> Result<(BucketNumbers, BucketState), RestoreError> {
         let numbers = BucketNumbers::from_bytes(self.array()?);
-        let mark = self.byte()?;
+        let denominator_tag = self.byte()?;
         Ok((
             numbers,
             BucketState {
                 free_at: self.number()?,
                 part: self.amount()?,
-                mark,
+                denominator_tag,
             },
         ))
     }
 
-    /// Entries in order of time, each with a running total above that of the one before.
+    /// Reads a log: entries in order of time, with increasing running totals.
     fn log(&mut self) -> Result<LogState, RestoreError> {
         let (base, count) = (self.number()?, self.number()?);
         if count > MAX_ENTRIES as u64 {

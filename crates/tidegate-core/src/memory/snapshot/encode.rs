@@ -10,13 +10,13 @@ use crate::algorithm::{BucketState, StepState};
 use crate::identity::BucketNumbers;
 use crate::memory::table::Entry;
 
-/// A writer that sums up what it writes.
-pub(super) struct Summed<W> {
+/// A writer that computes the checksum of its output.
+pub(super) struct ChecksumWriter<W> {
     pub(super) to: W,
     pub(super) sum: SipHasher13,
 }
 
-impl<W: Write> Summed<W> {
+impl<W: Write> ChecksumWriter<W> {
     pub(super) fn new(to: W) -> Self {
         Self {
             to,
@@ -33,7 +33,7 @@ impl<W: Write> Summed<W> {
         self.write_all(&number.to_le_bytes())
     }
 
-    /// At most 255 names.
+    /// Writes the names, at most 255.
     pub(super) fn names(&mut self, names: &[Box<str>]) -> io::Result<()> {
         self.write_all(&[names.len() as u8])?;
         for name in names {
@@ -105,7 +105,7 @@ impl<W: Write> Summed<W> {
 
     fn bucket(&mut self, numbers: BucketNumbers, state: BucketState) -> io::Result<()> {
         self.write_all(&numbers.to_bytes())?;
-        self.write_all(&[state.mark])?;
+        self.write_all(&[state.denominator_tag])?;
         self.number(state.free_at)?;
         self.number(state.part)
     }

@@ -1,9 +1,11 @@
-//! Snapshots: what a store keeps, written down and read again, so that a restart resets no limit.
+//! Snapshots: the content of a store as bytes, so that a restart resets no limit.
 //!
-//! A header (magic, version, whether short keys are fingerprinted by AES, the secret, the clock, the names of policies), the
-//! entries, an end mark with their number, and a checksum over all of it. Numbers are little-endian. The file has the
-//! store's secret in it: only its owner may read it. The checksum finds damage, not forgery: `decode.rs` accepts nothing
-//! that a store could not have written.
+//! The format: a header (magic, version, whether short keys are hashed with AES, the secret, the
+//! clock, the names of policies), the entries, an end byte with their number, and a checksum over
+//! everything. Numbers are little-endian.
+//!
+//! A snapshot contains the store's secret, so only its owner may read it. The checksum detects
+//! damage, not forgery: `decode.rs` accepts nothing that a store could not have change.
 
 mod decode;
 mod encode;
@@ -13,11 +15,11 @@ mod tests;
 use std::io::{self, Write};
 
 use decode::Reader;
-use encode::Summed;
+use encode::ChecksumWriter;
 use siphasher::sip128::Hasher128;
 
+use super::cache_line::Kind;
 use super::fingerprint::Secret;
-use super::line::Kind;
 use super::packed::counter_shifted;
 use super::table::Entry;
 use super::{MemoryStore, MemoryStoreBuilder, MemoryStoreError};
@@ -28,47 +30,67 @@ use crate::record::Record;
 
 const MAGIC: &[u8; 8] = b"tidegate";
 const VERSION: u32 = 2;
-/// Stands where the kind of an entry would.
+/// The end byte, in place of an entry's kind.
 const END: u8 = 0xff;
-/// Beside the kind, from this bit on: how often the entry was denied.
+/// The bit of the first byte from which on the denials are stored; the kind is below.
 const DENIALS_AT: u32 = 4;
 const CHECKSUM_BYTES: usize = 16;
 
-/// Two clocks that were never set differ by less than this, in nanoseconds.
-const LEAST_SHIFT: u64 = 1_000_000_000;
+/// The largest difference in nanoseconds between two clocks that were never set.
+const MIN_SHIFT: u64 = 1_000_000_000;
 
-/// An error in reading a snapshot. Nothing of it was taken over.
+/// The error for a snapshot that cannot be restored. Nothing was restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// Not a snapshot, or a damaged one.
+    /// The data is not a snapshot, or is damaged.
     #[error("not a snapshot, or a damaged one: {0}")]
     Damaged(&'static str),
-    /// A snapshot of another version of Tidegate.
+    /// The snapshot has another version.
     #[error("snapshot version {0}: expected {VERSION}")]
     Version(u32),
-    /// A snapshot of another kind of processor: the same keys have other fingerprints here.
+    /// The snapshot is from another type of processor, on which keys have other fingerprints.
     #[error(
         "the snapshot was written on a processor of another kind, where keys have other fingerprints"
     )]
     OtherProcessor,
-    /// The store could not be made.
+    /// The store could not be created.
     #[error(transparent)]
     Memory(#[from] MemoryStoreError),
 }
 
 impl MemoryStore {
-    /// Writes all that the store keeps, for [`MemoryStoreBuilder::restore`], and returns the number of keys. Checks go on
-    /// while it writes: each key is written as it is at some time in between. The snapshot has the store's secret in it.
+    /// Writes the content of the store, for [`MemoryStoreBuilder::restore`]. Returns the number of
+    /// keys.
+    ///
+    /// Checks continue during the write, and each key is change as of some time in between. The
+    /// snapshot contains the store's secret.
     ///
     /// # Errors
-    /// If it cannot be written.
+    ///
+    /// Returns an error if writing fails.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limiter, MemoryStore};
+    ///
+    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
+    /// limiter.check("user:42").cost(5).now()?;
+    /// let mut snapshot = Vec::new();
+    /// limiter.store().write_snapshot(&mut snapshot)?;
+    ///
+    /// let restored = MemoryStore::builder().restore(&snapshot)?;
+    /// let limiter = Limiter::new(restored, limiter.policy().clone());
+    /// assert!(limiter.check("user:42").now()?.is_denied());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn write_snapshot(&self, to: impl Write) -> io::Result<u64> {
         self.write_snapshot_at(to, self.table.clock().wall_is_ahead_by())
     }
 
     fn write_snapshot_at(&self, to: impl Write, wall_is_ahead_by: i64) -> io::Result<u64> {
-        let mut out = Summed::new(to);
+        let mut out = ChecksumWriter::new(to);
         out.write_all(MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
         out.write_all(&[u8::from(self.fingerprinter.has_cipher())])?;
@@ -76,7 +98,7 @@ impl MemoryStore {
             .0
             .iter()
             .try_for_each(|half| out.number(*half))?;
-        // The reader's times are those of the wall clock.
+        // The reader converts the times to the wall clock.
         out.number(wall_is_ahead_by.cast_unsigned())?;
         out.names(&self.table.groups.names())?;
         let mut count = 0;
@@ -96,11 +118,13 @@ impl MemoryStore {
 }
 
 impl MemoryStoreBuilder {
-    /// Makes a store that goes on where another was when it wrote a snapshot. Entries that have expired are left out, and
-    /// `max_keys` and `max_record_bytes` hold as for any other entries.
+    /// Creates a store from a snapshot. Expired entries are skipped, and `max_keys` and
+    /// `max_record_bytes` apply as usual.
     ///
     /// # Errors
-    /// If it is not a whole snapshot, or the store cannot be made. Then nothing was taken over.
+    ///
+    /// Returns an error if the data is not a complete snapshot, or if the store cannot be created.
+    /// Nothing is restored then.
     pub fn restore(self, snapshot: &[u8]) -> Result<MemoryStore, RestoreError> {
         let mut reader = Reader::checked(snapshot)?;
         let has_cipher = reader.byte()? != 0;
@@ -109,8 +133,8 @@ impl MemoryStoreBuilder {
             return Err(RestoreError::OtherProcessor);
         }
         let now = store.table.clock().now().as_nanos();
-        let shift = Some(reader.number()?.cast_signed())
-            .filter(|by_ns| by_ns.unsigned_abs() >= LEAST_SHIFT);
+        let shift =
+            Some(reader.number()?.cast_signed()).filter(|by_ns| by_ns.unsigned_abs() >= MIN_SHIFT);
         let names = reader.names()?;
         let group_count = names.len() + 1;
         store.table.groups.set_names(names);
@@ -130,7 +154,7 @@ impl MemoryStoreBuilder {
 }
 
 impl Entry {
-    /// Moves it to another clock.
+    /// Moves the entry to another clock.
     fn shift(&mut self, by_ns: i64) {
         self.slot.time = match self.slot.kind {
             Kind::Counter => counter_shifted(self.slot.time, by_ns),

@@ -1,4 +1,4 @@
-//! A snapshot is read back as it was written, and nothing else is read.
+//! Snapshots are restored exactly, and anything else is rejected.
 #![allow(clippy::unwrap_used)] // Clippy knows tests by `cfg(test)` alone.
 
 use siphasher::sip128::Hasher128;
@@ -26,14 +26,14 @@ fn start() -> ManualClock {
     ManualClock::at(Timestamp::from_micros(1_700_000_000_123_457).unwrap())
 }
 
-fn written(store: &MemoryStore) -> Vec<u8> {
+fn change(store: &MemoryStore) -> Vec<u8> {
     let mut bytes = Vec::new();
     store.write_snapshot(&mut bytes).unwrap();
     bytes
 }
 
 #[test]
-fn what_is_restored_decides_as_what_was_written() {
+fn a_restored_store_decides_like_the_original() {
     let clock = start();
     let store = builder(&clock).build().unwrap();
     let policies: Vec<Policy> = POLICIES.iter().map(|text| text.parse().unwrap()).collect();
@@ -61,19 +61,20 @@ fn what_is_restored_decides_as_what_was_written() {
         }
     };
     steps(&[&store], 3_000);
-    let restored = builder(&clock).restore(&written(&store)).unwrap();
+    let restored = builder(&clock).restore(&change(&store)).unwrap();
     restored.table.assert_sound();
     assert!(restored.stats().keys > 100 && restored.stats().keys <= store.stats().keys);
     steps(&[&store, &restored], 3_000);
 }
 
-/// The wall clock was set, or the machine slept, while the first process ran on: the second begins with the wall's.
+/// The wall clock was set, or the machine was suspended, while the first process ran. The second
+/// starts with the wall clock.
 #[test]
-fn a_wall_clock_that_was_set_lets_nobody_off() {
+fn a_set_wall_clock_frees_no_limited_client() {
     for ahead_s in [-7_200_i64, -1, 0, 1, 3_600] {
         let clock = start();
         let store = builder(&clock).build().unwrap();
-        // Windows of the clock begin elsewhere then.
+        // Clock-aligned windows start elsewhere then.
         let policies = POLICIES
             .iter()
             .filter(|text| !matches!(**text, "fixed_window 50/hour"));
@@ -109,18 +110,18 @@ fn a_wall_clock_that_was_set_lets_nobody_off() {
 }
 
 #[test]
-fn what_has_expired_is_left_out() {
+fn expired_entries_are_skipped() {
     let clock = start();
     let store = builder(&clock).build().unwrap();
     let plan = store.plan(&"1/second".parse().unwrap(), "");
     store.check(&plan, Key::new(b"k").unwrap(), Cost::ONE);
-    let bytes = written(&store);
+    let bytes = change(&store);
     clock.advance(std::time::Duration::from_secs(5));
     assert_eq!(builder(&clock).restore(&bytes).unwrap().stats().keys, 0);
 }
 
 #[test]
-fn a_smaller_store_keeps_what_it_has_room_for() {
+fn a_smaller_store_restores_as_many_keys_as_fit() {
     let clock = start();
     let store = builder(&clock).build().unwrap();
     let plan = store.plan(&"sliding_window_log 5/hour".parse().unwrap(), "");
@@ -133,14 +134,14 @@ fn a_smaller_store_keeps_what_it_has_room_for() {
     }
     let small = builder(&clock)
         .max_keys(100)
-        .restore(&written(&store))
+        .restore(&change(&store))
         .unwrap();
     small.table.assert_sound();
     assert_eq!(small.stats().keys, 100);
 }
 
 #[test]
-fn every_damage_is_noticed() {
+fn every_damage_is_detected() {
     let clock = start();
     let store = builder(&clock).build().unwrap();
     for (number, policy) in POLICIES.iter().enumerate() {
@@ -151,7 +152,7 @@ fn every_damage_is_noticed() {
             Cost::ONE,
         );
     }
-    let good = written(&store);
+    let good = change(&store);
     assert!(builder(&clock).restore(&good).is_ok());
     for end in 0..good.len() {
         assert!(
@@ -171,7 +172,7 @@ fn every_damage_is_noticed() {
     );
 }
 
-/// A snapshot with a checksum that is good, whatever is in it.
+/// Returns a snapshot with a valid checksum, whatever its content.
 fn forged(content: &[u8]) -> Vec<u8> {
     use std::hash::Hasher;
     let mut sum = siphasher::sip128::SipHasher13::new();
@@ -179,12 +180,13 @@ fn forged(content: &[u8]) -> Vec<u8> {
     [content, &sum.finish128().as_bytes()[..]].concat()
 }
 
-/// An entry with the fingerprint of an empty slot was not counted: the number of keys wrapped, and the writer panicked.
+/// An entry with the fingerprint of an empty slot was once not counted: the number of keys wrapped,
+/// and the writer panicked.
 #[test]
 fn b7_an_entry_with_the_fingerprint_of_an_empty_slot_is_refused() {
     let clock = start();
-    let good = written(&builder(&clock).build().unwrap());
-    // Without the end mark, the count and the checksum.
+    let good = change(&builder(&clock).build().unwrap());
+    // Without the end byte, the count and the checksum.
     let header = &good[..good.len() - CHECKSUM_BYTES - 9];
     let mut entry = vec![1, 0];
     entry.extend([0; 16]);
@@ -197,7 +199,7 @@ fn b7_an_entry_with_the_fingerprint_of_an_empty_slot_is_refused() {
     ));
 }
 
-/// Whatever a forged snapshot holds: it is refused, or the store decides, evicts and writes with it.
+/// A forged snapshot is either rejected, or the store decides, evicts and writes with it.
 #[test]
 fn b7_forged_snapshots_are_refused_or_harmless() {
     let clock = start();
@@ -208,7 +210,7 @@ fn b7_forged_snapshots_are_refused_or_harmless() {
         let plan = store.plan(&policies[number % policies.len()], "api");
         store.check(&plan, Key::new(key(number).as_bytes()).unwrap(), Cost::ONE);
     }
-    let good = written(&store);
+    let good = change(&store);
     let content = &good[..good.len() - CHECKSUM_BYTES];
     let mut random = fastrand::Rng::with_seed(9);
     let mut restored = 0;
@@ -237,12 +239,12 @@ fn b7_forged_snapshots_are_refused_or_harmless() {
             );
             store.refund(&plan, Key::new(key.as_bytes()).unwrap(), Cost::ONE);
         }
-        assert!(store.stats().keys <= 100 && !written(&store).is_empty());
+        assert!(store.stats().keys <= 100 && !change(&store).is_empty());
     }
     assert!(restored > 1_000, "{restored}");
 }
 
-/// Records beyond the budget are left out.
+/// Records beyond the budget are skipped.
 #[test]
 fn b2_a_snapshot_is_restored_within_the_budget() {
     let clock = start();
@@ -257,7 +259,7 @@ fn b2_a_snapshot_is_restored_within_the_budget() {
     }
     let small = builder(&clock)
         .max_record_bytes(40_000)
-        .restore(&written(&store))
+        .restore(&change(&store))
         .unwrap();
     small.table.assert_sound();
     assert!(
@@ -267,7 +269,7 @@ fn b2_a_snapshot_is_restored_within_the_budget() {
     );
 }
 
-/// The entry of a bucket says that it is a record: neither a check nor the next snapshot fails over it.
+/// The entry of a bucket claims to be a record. Neither a check nor the next snapshot fails.
 #[test]
 fn b7_an_entry_of_another_kind_is_as_good_as_none() {
     let clock = start();
@@ -278,7 +280,7 @@ fn b7_an_entry_of_another_kind_is_as_good_as_none() {
     let key = |text: &'static str| Key::new(text.as_bytes()).unwrap();
     let store = builder(&clock).build().unwrap();
     store.check(&store.plan(&bucket, ""), key("bucket"), Cost::ONE);
-    let good = written(&store);
+    let good = change(&store);
     let header_end = good.len() - CHECKSUM_BYTES - 9 - 34;
     let mut entry = good[header_end..header_end + 26].to_vec();
     entry[0] = 3; // A record…
@@ -297,7 +299,7 @@ fn b7_an_entry_of_another_kind_is_as_good_as_none() {
                 )
                 .is_allowed()
         );
-        assert!(!written(&store).is_empty());
+        assert!(!change(&store).is_empty());
     }
     store.reset(&bucket, key("bucket"));
     assert_eq!(store.check(&log, key("log"), Cost::ONE).remaining(), 3);
@@ -311,7 +313,7 @@ fn a_policy_name_of_any_length_is_written_and_read() {
     let policy: Policy = "5/minute".parse().unwrap();
     let (name, key) = ("n".repeat(300), Key::new(b"k").unwrap());
     store.check(&store.plan(&policy, &name), key, Cost::ONE);
-    let store = builder(&clock).restore(&written(&store)).unwrap();
+    let store = builder(&clock).restore(&change(&store)).unwrap();
     assert_eq!(
         store
             .check(&store.plan(&policy, &name), key, Cost::ZERO)

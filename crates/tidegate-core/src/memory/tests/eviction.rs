@@ -1,13 +1,14 @@
-//! Tests of eviction: which keys a full store drops, and which records.
+//! Tests of eviction: which keys and records a full store drops.
 
 use super::*;
 
 #[test]
-fn a2_a_full_store_drops_what_was_asked_for_longest_ago() {
+fn a2_a_full_store_evicts_the_least_recently_used_key() {
     let (limiter, _) = limiter("100/minute", 1_000);
     let ask = |key: u64| assert!(limiter.check(&key.to_string()).now().unwrap().is_allowed());
     (0..1_000).for_each(ask);
-    // The first hundred are asked for again and again while as many new keys come as there is room for.
+    // The first hundred keys are used repeatedly while as many new keys arrive as there is room
+    // for.
     for new in 1_000..2_000 {
         if new % 100 == 0 {
             (0..100).for_each(ask);
@@ -15,14 +16,14 @@ fn a2_a_full_store_drops_what_was_asked_for_longest_ago() {
         ask(new);
     }
     assert!((0..100).all(|key| used(&limiter, &key.to_string()) >= 11));
-    let kept = |keys: std::ops::Range<u64>| {
+    let layout = |keys: std::ops::Range<u64>| {
         keys.filter(|key| used(&limiter, &key.to_string()) > 0)
             .count()
     };
-    assert!(kept(1_500..2_000) >= 490, "{}", kept(1_500..2_000));
+    assert!(layout(1_500..2_000) >= 490, "{}", layout(1_500..2_000));
 }
 
-/// Uses up a key's limit, and is denied so often.
+/// Uses up a key's limit, and is denied `times` times.
 fn exhaust(limiter: &Limiter, key: &str, denials: u32) {
     let capacity = limiter.policy().limits()[0].capacity();
     assert!(
@@ -38,7 +39,7 @@ fn exhaust(limiter: &Limiter, key: &str, denials: u32) {
     }
 }
 
-/// Also where those that are denied came first and so reset first.
+/// Also if the denied keys came first and therefore reset first.
 #[test]
 fn a2_a_flood_that_is_not_denied_frees_no_quiet_denied_key() {
     for policy in POLICIES {
@@ -67,7 +68,7 @@ fn a2_a_flood_that_is_not_denied_frees_no_quiet_denied_key() {
     }
 }
 
-/// On a small store, again and again: chance must not gather the denied keys in one place.
+/// Repeatedly on a small store: chance must not gather the denied keys in one place.
 #[test]
 fn a2_a_flood_frees_no_quiet_denied_key_by_chance() {
     for seed in 0..60 {
@@ -86,9 +87,10 @@ fn a2_a_flood_frees_no_quiet_denied_key_by_chance() {
     }
 }
 
-/// The flood: one key after the other, each asked once or twice at a cost that leaves nothing. The client: ten times a second.
+/// The flood: one key after the other, each used once or twice at a cost that leaves nothing. The
+/// client makes ten requests a second.
 #[test]
-fn a2_no_flood_frees_a_client_that_keeps_asking() {
+fn a2_no_flood_frees_a_client_that_keeps_making_requests() {
     for (policy, flood_policy) in [
         ("sliding_window_log 5/minute", "sliding_window_log 5/minute"),
         (
@@ -104,7 +106,7 @@ fn a2_no_flood_frees_a_client_that_keeps_asking() {
             let mut passed = 0;
             let mut new = 0;
             for tick in 0..100 {
-                // Two tables full in a second, and the limit of a minute in ten.
+                // Two full tables a second; the limit of a minute is used up in ten requests.
                 for _ in 0..4_000 {
                     new += 1;
                     for _ in 0..times {
@@ -116,7 +118,7 @@ fn a2_no_flood_frees_a_client_that_keeps_asking() {
                     }
                 }
                 clock.advance(Duration::from_millis(100));
-                // The client begins before the flood fills the table, or in the middle of it.
+                // The client starts before the flood fills the table, or in the middle of it.
                 if tick >= 30 {
                     passed += u64::from(limiter.check("client").now().unwrap().is_allowed());
                 }
@@ -146,7 +148,7 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
         .for_each(|key| assert!(login.check(key).now().unwrap().is_allowed()));
     for flood in 0..100_000 {
         clock.advance(Duration::from_micros(20));
-        // Denied and not, once and often.
+        // Denied and allowed keys, used once and often.
         for _ in 0..flood % 4 + 1 {
             api.check(&format!("{flood}")).cost(4).now().unwrap();
         }
@@ -157,7 +159,7 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
             .all(|key| login.check(key).now().unwrap().is_denied())
     );
     assert!(quiet.iter().all(|key| used(&login, key) == 1));
-    // A policy that has less than its share gets it back from one that has more.
+    // A policy below its share regains it from one above.
     (0..9_000).for_each(|key| {
         assert!(
             login
@@ -167,10 +169,10 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
                 .is_allowed()
         )
     });
-    let kept = (6_000..9_000)
+    let layout = (6_000..9_000)
         .filter(|key| used(&login, &format!("more {key}")) > 0)
         .count();
-    assert!(kept >= 2_800, "{kept}");
+    assert!(layout >= 2_800, "{layout}");
     let groups = &api.store().table.groups;
     assert_eq!(
         [1, 2].map(|group| groups.keys(fingerprint::Group(group))),
@@ -180,7 +182,7 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
 }
 
 #[test]
-fn a2_where_every_candidate_is_denied_that_is_counted() {
+fn a2_evicting_a_denied_key_is_counted() {
     let (limiter, _) = limiter("1/hour", 1_000);
     for key in 0..1_000 {
         exhaust(&limiter, &key.to_string(), 4);
@@ -227,7 +229,7 @@ fn b2_records_stay_within_their_budget() {
     }
     let stats = limiter.store().stats();
     assert!(stats.record_bytes <= (1 << 20) + (1 << 15), "{stats:?}");
-    // And what has gone is not counted.
+    // Deleted records are not counted.
     for key in 0..20_000 {
         limiter.reset(&key.to_string()).now().unwrap();
         log.reset(&key.to_string()).now().unwrap();
@@ -236,7 +238,7 @@ fn b2_records_stay_within_their_budget() {
     assert_eq!(limiter.store().stats().record_bytes, 0);
 }
 
-/// Where the budget of records is what is full, and the table is not.
+/// The record budget is full, the table is not.
 #[test]
 fn a2_a_flood_of_records_frees_no_quiet_denied_key() {
     for policy in ["sliding_window_log 5/day", "5/day; fixed_window 5/day"] {
@@ -273,7 +275,7 @@ fn b2_a_log_has_at_most_a_million_entries() {
     }
     let bytes = limiter.store().stats().record_bytes;
     assert!(bytes < 40_000_000, "{bytes}");
-    // All of them count, until the last one expires.
+    // All entries count until the last one expires.
     let look = limiter.check("k").cost(0).now().unwrap();
     assert_eq!(
         (look.remaining(), look.reset_after()),
@@ -281,7 +283,7 @@ fn b2_a_log_has_at_most_a_million_entries() {
     );
 }
 
-/// A few keys of one policy fill the budget: those of another one are not evicted for them.
+/// A few keys of one policy fill the budget. Keys of another policy are not evicted for them.
 #[test]
 fn a2_large_logs_of_one_policy_evict_no_record_of_another() {
     let clock = ManualClock::new();
@@ -324,7 +326,7 @@ fn a2_large_logs_of_one_policy_evict_no_record_of_another() {
     store.table.assert_sound();
 }
 
-/// A client whose log alone is more than the budget is not let go because of that, wherever the log is named.
+/// A client whose log alone exceeds the budget is not freed, wherever the log is in the policy.
 #[test]
 fn a2_no_client_frees_itself_by_a_log_that_exceeds_the_budget() {
     let clock = ManualClock::new();
@@ -350,7 +352,8 @@ fn a2_no_client_frees_itself_by_a_log_that_exceeds_the_budget() {
     assert_eq!(passed, 8_000);
 }
 
-/// Where one client's log is what exceeds the budget, the many small records of the same policy are not evicted for it.
+/// If one client's log exceeds the budget, the small records of the same policy are not evicted for
+/// it.
 #[test]
 fn a2_a_large_log_evicts_no_small_record_of_its_own_policy() {
     let clock = ManualClock::new();
@@ -378,7 +381,7 @@ fn a2_a_large_log_evicts_no_small_record_of_its_own_policy() {
             .iter()
             .all(|key| limiter.check(key).now().unwrap().is_denied())
     );
-    // Another client's request evicts what is too large.
+    // Another client's request evicts the large record.
     limiter.check("new").now().unwrap();
     assert!(limiter.store().stats().record_bytes < 1 << 20);
     assert!(

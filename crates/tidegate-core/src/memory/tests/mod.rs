@@ -1,4 +1,5 @@
-//! Tests of the memory store: its size, expiry, identity of counters. Eviction and receipts have files of their own.
+//! Tests of the memory store: size, expiry and identity of counters. Eviction and receipts have
+//! their own files.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod eviction;
@@ -10,7 +11,8 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::limiter::Limiter;
 
-/// A fixed secret: keys always land in the same places, so that no test of eviction depends on chance.
+/// A fixed secret: keys are always stored in the same places, so no test of eviction depends on
+/// chance.
 const SECRET: Secret = Secret([0, 1]);
 
 fn limiter(policy: &str, max_keys: u64) -> (Limiter, ManualClock) {
@@ -46,7 +48,7 @@ const POLICIES: [&str; 9] = [
 ];
 
 #[test]
-fn as_many_keys_as_it_says_and_not_one_more() {
+fn max_keys_is_a_hard_bound() {
     for policy in POLICIES {
         for max_keys in [1, 2, 10, 44, 45, 46, 64, 100, 1_000, 5_000] {
             let (limiter, _) = limiter(policy, max_keys);
@@ -76,14 +78,14 @@ fn as_many_keys_as_it_says_and_not_one_more() {
 }
 
 #[test]
-fn what_has_expired_is_forgotten_a_little_at_each_check() {
+fn checks_delete_expired_keys() {
     for policy in POLICIES {
         let (limiter, clock) = limiter(policy, 10_000);
         for key in 0..10_000 {
             limiter.check(&format!("{key}")).now().unwrap();
         }
         clock.advance(Duration::from_secs(7_200));
-        // One key that comes again and again is enough: every 64th visit looks after one line.
+        // One key in constant use is enough: every 64th visit sweeps one line.
         let lines = limiter.store().stats().table_bytes as u64 / 128;
         limiter.check("busy").now().unwrap();
         for _ in 0..(lines + 1) * 64 {
@@ -96,7 +98,7 @@ fn what_has_expired_is_forgotten_a_little_at_each_check() {
 }
 
 #[test]
-fn a_reset_key_starts_afresh_and_others_do_not() {
+fn a_reset_affects_one_key_only() {
     for policy in POLICIES {
         let (limiter, _) = limiter(policy, 1_000);
         for key in 0..1_000 {
@@ -118,7 +120,7 @@ fn a_reset_key_starts_afresh_and_others_do_not() {
 }
 
 #[test]
-fn a_look_a_denial_and_a_refund_of_nothing_keep_nothing() {
+fn a_look_a_denial_and_an_empty_refund_store_nothing() {
     for policy in POLICIES {
         let (limiter, _) = limiter(policy, 100);
         limiter.check("a").cost(0).now().unwrap();
@@ -176,7 +178,7 @@ fn a1_a_named_policy_keeps_the_counts_of_windows_and_logs_when_its_numbers_chang
                 keeps,
                 "{before} -> {after}: {decision:?}"
             );
-            // And back again, with something taken in between.
+            // And back again, after something was taken in between.
             changed.check("k").now().unwrap();
             let decision = limiter.check("k").cost(0).now().unwrap();
             assert!(
@@ -204,7 +206,7 @@ fn a1_limits_without_a_name_count_apart_unless_they_are_the_same() {
     let [login, api] = ["fixed_window 5/minute", "fixed_window 100/minute"].map(under);
     assert!(api.check("address").cost(100).now().unwrap().is_allowed());
     assert!(login.check("address").now().unwrap().is_allowed());
-    // The order of limits does not matter, and each tells of the limit that it named first.
+    // The order of limits does not matter, and each reports the limit that it listed first.
     let [one, other] = ["fixed_window 6/hour; 6/day", "6/day; fixed_window 6/hour"].map(under);
     assert_eq!(one.check("both").cost(2).now().unwrap().limit_index(), 0);
     let decision = other.check("both").cost(3).now().unwrap();
@@ -241,7 +243,7 @@ fn keys_of_any_length_and_any_bytes() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused() {
+fn invalid_sizes_are_rejected() {
     assert_eq!(
         MemoryStore::builder().max_keys(0).build().unwrap_err(),
         MemoryStoreError::NoKeys
@@ -255,9 +257,9 @@ fn sizes_that_cannot_be_are_refused() {
     }
 }
 
-/// More than a slot's 33 bits were counted when the limit was lowered: not one of them is lost.
+/// More than a slot's 33 bits were counted when the limit was lowered. Nothing is lost.
 #[test]
-fn a_counter_too_large_for_a_slot_stays_what_it_is() {
+fn a_counter_too_large_for_a_slot_keeps_its_counts() {
     let (unnamed, clock) = limiter("sliding_window_counter 10_000_000/minute", 10);
     let large = unnamed.in_namespace(&crate::Name::new("api").unwrap(), unnamed.policy().clone());
     large.check("k").cost(8_589_935).now().unwrap();
@@ -270,10 +272,10 @@ fn a_counter_too_large_for_a_slot_stays_what_it_is() {
     assert_eq!((used(&small, "k"), large.store().stats().keys), (1, 1));
 }
 
-/// A thread that was held up between reading the clock and being let in: what others wrote meanwhile is not taken for
-/// the future, and nothing of it is forgotten.
+/// A thread was interrupted between reading the clock and acquiring the lock. States that other
+/// threads wrote in between are not taken for the future, and are kept.
 #[test]
-fn a_late_thread_does_not_turn_back_time() {
+fn a_late_thread_does_not_clamp_newer_states() {
     for (policy, reset) in [
         ("fixed_window 10/hour anchor=first_hit", 3_600),
         ("sliding_window_log 10/hour", 3_600),
@@ -299,17 +301,17 @@ fn a_late_thread_does_not_turn_back_time() {
 }
 
 #[test]
-fn a_plan_does_not_tell_its_secret() {
+fn a_plan_does_not_print_its_secret() {
     let store = MemoryStore::builder().max_keys(10).build().unwrap();
     let shown = format!("{:?}", store.plan(&"1/s".parse().unwrap(), ""));
     assert!(
-        shown.contains("kept") && !shown.contains("SipHasher") && !shown.contains("m128i"),
+        shown.contains("layout") && !shown.contains("SipHasher") && !shown.contains("m128i"),
         "{shown}"
     );
 }
 
-/// Random keys come, are forgotten, expire and are dropped, on stores from nearly empty to always full: whatever
-/// happens, each entry can be found and is counted.
+/// Random keys arrive, are reset, expire and are evicted, on stores from nearly empty to always
+/// full. Every entry is found and counted.
 #[test]
 fn the_table_stays_sound() {
     let mut random = fastrand::Rng::with_seed(5);

@@ -1,8 +1,8 @@
-//! Tests of receipts, and of requests on several keys, by the store's own functions.
+//! Tests of receipts, and of requests on several keys, on the store itself.
 
 use super::*;
 use crate::blocking::ready;
-use crate::{Book, Gate, Name, Rules, Subject};
+use crate::{Gate, Name, PolicySet, Rules, Subject};
 
 fn key(text: &str) -> Key<'_> {
     Key::new(text.as_bytes()).unwrap()
@@ -20,7 +20,7 @@ fn store() -> (MemoryStore, ManualClock) {
     )
 }
 
-/// Receipts are found by an identity in which the order of limits does not matter.
+/// Receipts are stored under an identity in which the order of limits does not matter.
 #[test]
 fn a3_a_late_receipt_frees_nothing_in_whatever_order_the_limits_are_written() {
     for other in ["10/second; gcra 1_000/day", "gcra 1_000/day; 10/second"] {
@@ -72,9 +72,9 @@ fn a3_a_receipt_of_one_bucket_gives_nothing_to_another() {
 }
 
 #[test]
-fn a3_receipts_that_were_settled_take_no_room() {
+fn a3_settled_receipts_take_no_room() {
     let gate = Gate::memory(
-        Book::new()
+        PolicySet::new()
             .with("p", Rules::new("fixed_window 9/hour".parse().unwrap()))
             .unwrap(),
     );
@@ -115,7 +115,7 @@ fn a3_a_higher_cost_is_charged_after_the_limit_has_reset() {
     let (store, clock) = store();
     let gate = Gate::new(
         store,
-        Book::new()
+        PolicySet::new()
             .with("p", Rules::new("100_000/minute".parse().unwrap()))
             .unwrap(),
     );
@@ -133,7 +133,7 @@ fn a3_a_higher_cost_is_charged_after_the_limit_has_reset() {
     assert_eq!(settled.remaining(), 50_100);
 }
 
-/// A log that is full, and a bucket that was free for long: a denied request must not touch their times.
+/// A full log, and a bucket that was idle for long. A denied request must not touch their times.
 #[test]
 fn a5_a_denied_request_on_several_keys_writes_nothing() {
     let (store, clock) = store();
@@ -192,12 +192,12 @@ fn a5_a_request_on_more_keys_than_there_is_room_for_leaves_no_more_than_that() {
     store.table.assert_sound();
 }
 
-/// A denied request has no receipt, also where a candidate would have allowed it.
+/// A denied request has no receipt, even if a candidate would have allowed it.
 #[test]
 fn a3_denied_requests_leave_no_receipts_of_candidates() {
     let rules = Rules::new("fixed_window 1/hour".parse().unwrap());
     let rules = rules.candidate("fixed_window 1000000/hour".parse().unwrap());
-    let gate = Gate::memory(Book::new().with("p", rules).unwrap());
+    let gate = Gate::memory(PolicySet::new().with("p", rules).unwrap());
     assert!(
         ready(gate.decide_with_receipt(Subject::new("p", "k"), "first"))
             .unwrap()

@@ -1,13 +1,13 @@
 local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil
 local pack_numbers, unpack_numbers = struct.pack, struct.unpack
 local EXACT = 9007199254740992
-local now, hold = unpack_numbers('>I8I8', ARGV[1], 1)
-local is_given = now > 0
-if not is_given then
+local now, keep_ms = unpack_numbers('>I8I8', ARGV[1], 1)
+local is_manual_time = now > 0
+if not is_manual_time then
 local time = call('TIME')
 now = time[1] * 1000000 + time[2]
 end
-local full1, full_part1, denominator1, longest1, longest_part1 = unpack_numbers('>I8I8I8I8I8', ARGV[1], 17)
+local full1, full_part1, denominator1, max_ahead1, max_ahead_part1 = unpack_numbers('>I8I8I8I8I8', ARGV[1], 17)
 local cost_us1, cost_part1
 local position, amount = 1, 0
 local count = #KEYS
@@ -43,15 +43,15 @@ end
 if not is_readable then
 verdicts[check] = 'E'
 else
-local ahead1, ahead_part1 = 0, 0
-if at1 >= now then ahead1, ahead_part1 = at1 - now, part1 end
-if ahead1 > longest1 or (ahead1 == longest1 and ahead_part1 > longest_part1) then
-ahead1, ahead_part1 = full1, full_part1
+local until_free1, until_free_part1 = 0, 0
+if at1 >= now then until_free1, until_free_part1 = at1 - now, part1 end
+if until_free1 > max_ahead1 or (until_free1 == max_ahead1 and until_free_part1 > max_ahead_part1) then
+until_free1, until_free_part1 = full1, full_part1
 at1, part1 = now + full1, full_part1
 is_changed = true
 end
 local is_allowed = true
-local wanted1, wanted_part1 = ahead1 + cost_us1, ahead_part1 + cost_part1
+local wanted1, wanted_part1 = until_free1 + cost_us1, until_free_part1 + cost_part1
 if wanted_part1 >= denominator1 then wanted1, wanted_part1 = wanted1 + 1, wanted_part1 - denominator1 end
 if wanted1 > full1 or (wanted1 == full1 and wanted_part1 > full_part1) then is_allowed = false end
 verdicts[check] = is_allowed and '1' or '0'
@@ -79,13 +79,13 @@ local key = KEYS[(check - 1) * 1 + 1]
 local text, fresh_at = texts[key], fresh_ats[key]
 if text then
 texts[key] = nil
-local is_there, is_written = values[check], true
-if fresh_at <= now and not (is_given and is_there) then
-if is_there then call('DEL', key) end
+local exists, is_written = values[check], true
+if fresh_at <= now and not (is_manual_time and exists) then
+if exists then call('DEL', key) end
 else
 local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
-if is_given then unit, time = 'PX', hold end
-if is_there then
+if is_manual_time then unit, time = 'PX', keep_ms end
+if exists then
 call('SET', key, text, unit, time)
 else
 is_written = call('SET', key, text, unit, time, 'NX')

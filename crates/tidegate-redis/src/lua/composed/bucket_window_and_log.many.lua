@@ -16,15 +16,15 @@ if step > 0 then step, high = step * 2, low + step * 2 end
 end
 return low
 end
-local now, hold = unpack_numbers('>I8I8', ARGV[1], 1)
-local is_given = now > 0
-if not is_given then
+local now, keep_ms = unpack_numbers('>I8I8', ARGV[1], 1)
+local is_manual_time = now > 0
+if not is_manual_time then
 local time = call('TIME')
 now = time[1] * 1000000 + time[2]
 end
-local most1, period1, opens_with_first_hit1 = unpack_numbers('>I8I8I8', ARGV[1], 17)
-local most2, period2 = unpack_numbers('>I8I8', ARGV[1], 41)
-local full3, full_part3, denominator3, longest3, longest_part3 = unpack_numbers('>I8I8I8I8I8', ARGV[1], 57)
+local capacity1, period1, opens_with_first_hit1 = unpack_numbers('>I8I8I8', ARGV[1], 17)
+local capacity2, period2 = unpack_numbers('>I8I8', ARGV[1], 41)
+local full3, full_part3, denominator3, max_ahead3, max_ahead_part3 = unpack_numbers('>I8I8I8I8I8', ARGV[1], 57)
 local identity3 = string.sub(ARGV[1], 97, 112)
 local cost_us3, cost_part3
 local position, amount = 1, 0
@@ -121,32 +121,32 @@ newest2, is_new2, head_total2 = now, true, nil
 is_changed = true
 end
 local live2 = (total2 - base2) % 2147483648
-local ahead3, ahead_part3 = 0, 0
-if at3 >= now then ahead3, ahead_part3 = at3 - now, part3 end
-if ahead3 > longest3 or (ahead3 == longest3 and ahead_part3 > longest_part3) then
-ahead3, ahead_part3 = full3, full_part3
+local until_free3, until_free_part3 = 0, 0
+if at3 >= now then until_free3, until_free_part3 = at3 - now, part3 end
+if until_free3 > max_ahead3 or (until_free3 == max_ahead3 and until_free_part3 > max_ahead_part3) then
+until_free3, until_free_part3 = full3, full_part3
 at3, part3 = now + full3, full_part3
 is_changed = true
 end
 local is_allowed = true
-if count1 + amount > most1 then is_allowed = false end
-local lacks2 = live2 + amount - most2
-if lacks2 <= 0 or live2 == 0 then
+if count1 + amount > capacity1 then is_allowed = false end
+local missing2 = live2 + amount - capacity2
+if missing2 <= 0 or live2 == 0 then
 logs[#logs + 1] = format('%d %d', live2, newest2)
-elseif head_total2 and (head_total2 - base2) % 2147483648 >= lacks2 then
+elseif head_total2 and (head_total2 - base2) % 2147483648 >= missing2 then
 logs[#logs + 1] = format('%d %d %s %d', live2, newest2, head2[2], (head_total2 - base2) % 2147483648)
 else
-local stand = kept2 or (call('LLEN', log2) - 1) / 2
-local before = count_before(log2, expired2, stand, true, lacks2 - 1, base2)
+local entry_count = kept2 or (call('LLEN', log2) - 1) / 2
+local before = count_before(log2, expired2, entry_count, true, missing2 - 1, base2)
 local at, up_to = newest2, live2
-if before < stand then
+if before < entry_count then
 at = call('LINDEX', log2, 2 * before + 1)
 up_to = (call('LINDEX', log2, 2 * before + 2) - base2) % 2147483648
 end
 logs[#logs + 1] = format('%d %d %d %d', live2, newest2, at, up_to)
 end
-if lacks2 > 0 then is_allowed = false end
-local wanted3, wanted_part3 = ahead3 + cost_us3, ahead_part3 + cost_part3
+if missing2 > 0 then is_allowed = false end
+local wanted3, wanted_part3 = until_free3 + cost_us3, until_free_part3 + cost_part3
 if wanted_part3 >= denominator3 then wanted3, wanted_part3 = wanted3 + 1, wanted_part3 - denominator3 end
 if wanted3 > full3 or (wanted3 == full3 and wanted_part3 > full_part3) then is_allowed = false end
 verdicts[check] = is_allowed and '1' or '0'
@@ -176,8 +176,8 @@ else
 call('LSET', log2, -1, format('%d', total2))
 end
 end
-if is_given then
-call('PEXPIRE', log2, hold)
+if is_manual_time then
+call('PEXPIRE', log2, keep_ms)
 else
 call('PEXPIREAT', log2, format('%d', ceil((newest2 + period2) / 1000)))
 end
@@ -200,13 +200,13 @@ local key = KEYS[(check - 1) * 2 + 1]
 local text, fresh_at = texts[key], fresh_ats[key]
 if text then
 texts[key] = nil
-local is_there, is_written = values[check], true
-if fresh_at <= now and not (is_given and is_there) then
-if is_there then call('DEL', key) end
+local exists, is_written = values[check], true
+if fresh_at <= now and not (is_manual_time and exists) then
+if exists then call('DEL', key) end
 else
 local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
-if is_given then unit, time = 'PX', hold end
-if is_there then
+if is_manual_time then unit, time = 'PX', keep_ms end
+if exists then
 call('SET', key, text, unit, time)
 else
 is_written = call('SET', key, text, unit, time, 'NX')

@@ -1,13 +1,13 @@
 local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil
 local pack_numbers, unpack_numbers = struct.pack, struct.unpack
 local EXACT = 9007199254740992
-local now, hold = unpack_numbers('>I8I8', ARGV[1], 1)
-local is_given = now > 0
-if not is_given then
+local now, keep_ms = unpack_numbers('>I8I8', ARGV[1], 1)
+local is_manual_time = now > 0
+if not is_manual_time then
 local time = call('TIME')
 now = time[1] * 1000000 + time[2]
 end
-local most1, period1, opens_with_first_hit1 = unpack_numbers('>I8I8I8', ARGV[1], 17)
+local capacity1, period1, opens_with_first_hit1 = unpack_numbers('>I8I8I8', ARGV[1], 17)
 local position, amount = 1, 0
 local count = #KEYS
 local values = call('MGET', unpack(KEYS))
@@ -44,7 +44,7 @@ is_changed = true
 end
 if now >= ends1 then ends1, count1 = 0, 0 end
 local is_allowed = true
-if count1 + amount > most1 then is_allowed = false end
+if count1 + amount > capacity1 then is_allowed = false end
 verdicts[check] = is_allowed and '1' or '0'
 if is_allowed and amount > 0 then
 count1 = count1 + amount
@@ -64,13 +64,13 @@ local key = KEYS[(check - 1) * 1 + 1]
 local text, fresh_at = texts[key], fresh_ats[key]
 if text then
 texts[key] = nil
-local is_there, is_written = values[check], true
-if fresh_at <= now and not (is_given and is_there) then
-if is_there then call('DEL', key) end
+local exists, is_written = values[check], true
+if fresh_at <= now and not (is_manual_time and exists) then
+if exists then call('DEL', key) end
 else
 local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
-if is_given then unit, time = 'PX', hold end
-if is_there then
+if is_manual_time then unit, time = 'PX', keep_ms end
+if exists then
 call('SET', key, text, unit, time)
 else
 is_written = call('SET', key, text, unit, time, 'NX')

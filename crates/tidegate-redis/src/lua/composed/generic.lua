@@ -25,16 +25,16 @@ if step > 0 then step, high = step * 2, low + step * 2 end
 end
 return low
 end
-local now, hold, task, count, number_at = unpack_numbers('>I8I8I1I2', ARGV[1])
-local is_given = now > 0
-if not is_given then
+local now, keep_ms, task, count, number_at = unpack_numbers('>I8I8I1I2', ARGV[1])
+local is_manual_time = now > 0
+if not is_manual_time then
 local time = call('TIME')
 now = time[1] * 1000000 + time[2]
 end
 local verdicts, values, logs, checks = {}, {}, {}, {}
 local position, next_key, is_all_allowed = 1, 1, true
 local function write(check)
-local limits, key, first_key, was_there, amount = check.limits, check.key, check.first_key, check.value, check.amount
+local limits, key, first_key, old_value, amount = check.limits, check.key, check.first_key, check.value, check.amount
 local fresh_at = 0
 for limit = 1, #limits do
 local l = limits[limit]
@@ -55,8 +55,8 @@ else
 call('LSET', l.log, -1, format('%d', l.total))
 end
 end
-if is_given then
-call('PEXPIRE', l.log, hold)
+if is_manual_time then
+call('PEXPIRE', l.log, keep_ms)
 else
 call('PEXPIREAT', l.log, format('%d', ceil((l.newest + l.period) / 1000)))
 end
@@ -110,13 +110,13 @@ for number = 1, #limits do
 local l = limits[number]
 if l.text then text = check.record_count == 1 and l.text or text .. string.char(#l.text) .. l.text end
 end
-local is_there, is_written = was_there, true
-if fresh_at <= now and not (is_given and is_there) then
-if is_there then call('DEL', key) end
+local exists, is_written = old_value, true
+if fresh_at <= now and not (is_manual_time and exists) then
+if exists then call('DEL', key) end
 else
 local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
-if is_given then unit, time = 'PX', hold end
-if is_there then
+if is_manual_time then unit, time = 'PX', keep_ms end
+if exists then
 call('SET', key, text, unit, time)
 else
 is_written = call('SET', key, text, unit, time, 'NX')
@@ -144,18 +144,18 @@ for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
 if l.is_alone then
-l.full, l.full_part, l.denominator, l.longest, l.longest_part, number_at = unpack_numbers('>I8I8I8I8I8', ARGV[1], number_at)
+l.full, l.full_part, l.denominator, l.max_ahead, l.max_ahead_part, number_at = unpack_numbers('>I8I8I8I8I8', ARGV[1], number_at)
 else
-l.full, l.full_part, l.denominator, l.longest, l.longest_part, number_at = unpack_numbers('>I8I8I8I8I8', ARGV[1], number_at)
+l.full, l.full_part, l.denominator, l.max_ahead, l.max_ahead_part, number_at = unpack_numbers('>I8I8I8I8I8', ARGV[1], number_at)
 l.identity = string.sub(ARGV[1], number_at, number_at + 15)
 number_at = number_at + 16
 end
 elseif l.kind == 2 then
-l.most, l.period, l.opens_with_first_hit, number_at = unpack_numbers('>I8I8I8', ARGV[1], number_at)
+l.capacity, l.period, l.opens_with_first_hit, number_at = unpack_numbers('>I8I8I8', ARGV[1], number_at)
 elseif l.kind == 3 then
-l.most, l.period, number_at = unpack_numbers('>I8I8', ARGV[1], number_at)
+l.capacity, l.period, number_at = unpack_numbers('>I8I8', ARGV[1], number_at)
 elseif l.kind == 4 then
-l.most, l.period, number_at = unpack_numbers('>I8I8', ARGV[1], number_at)
+l.capacity, l.period, number_at = unpack_numbers('>I8I8', ARGV[1], number_at)
 end
 end
 local amount
@@ -292,10 +292,10 @@ else
 for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
-l.ahead, l.ahead_part = 0, 0
-if l.at >= now then l.ahead, l.ahead_part = l.at - now, l.part end
-if l.ahead > l.longest or (l.ahead == l.longest and l.ahead_part > l.longest_part) then
-l.ahead, l.ahead_part = l.full, l.full_part
+l.until_free, l.until_free_part = 0, 0
+if l.at >= now then l.until_free, l.until_free_part = l.at - now, l.part end
+if l.until_free > l.max_ahead or (l.until_free == l.max_ahead and l.until_free_part > l.max_ahead_part) then
+l.until_free, l.until_free_part = l.full, l.full_part
 l.at, l.part = now + l.full, l.full_part
 is_changed = true
 end
@@ -329,13 +329,13 @@ if task <= 1 then
 for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
-l.wanted, l.wanted_part = l.ahead + l.cost_us, l.ahead_part + l.cost_part
+l.wanted, l.wanted_part = l.until_free + l.cost_us, l.until_free_part + l.cost_part
 if l.wanted_part >= l.denominator then l.wanted, l.wanted_part = l.wanted + 1, l.wanted_part - l.denominator end
 if l.wanted > l.full or (l.wanted == l.full and l.wanted_part > l.full_part) then is_allowed = false end
 elseif l.kind == 2 then
-if l.count + amount > l.most then is_allowed = false end
+if l.count + amount > l.capacity then is_allowed = false end
 elseif l.kind == 3 then
-l.room = l.most - l.current - amount
+l.room = l.capacity - l.current - amount
 l.left = l.number * l.period - now
 if l.room < 0 then
 is_allowed = false
@@ -347,22 +347,22 @@ local room_high, room_low = product(l.room, l.period)
 if faded_high > room_high or (faded_high == room_high and faded_low > room_low) then is_allowed = false end
 end
 elseif l.kind == 4 then
-l.lacks = l.live + amount - l.most
-if l.lacks <= 0 or l.live == 0 then
+l.missing = l.live + amount - l.capacity
+if l.missing <= 0 or l.live == 0 then
 logs[#logs + 1] = format('%d %d', l.live, l.newest)
-elseif l.head_total and (l.head_total - l.base) % 2147483648 >= l.lacks then
+elseif l.head_total and (l.head_total - l.base) % 2147483648 >= l.missing then
 logs[#logs + 1] = format('%d %d %s %d', l.live, l.newest, l.head[2], (l.head_total - l.base) % 2147483648)
 else
-local stand = l.kept or (call('LLEN', l.log) - 1) / 2
-local before = count_before(l.log, l.expired, stand, true, l.lacks - 1, l.base)
+local entry_count = l.kept or (call('LLEN', l.log) - 1) / 2
+local before = count_before(l.log, l.expired, entry_count, true, l.missing - 1, l.base)
 local at, up_to = l.newest, l.live
-if before < stand then
+if before < entry_count then
 at = call('LINDEX', l.log, 2 * before + 1)
 up_to = (call('LINDEX', l.log, 2 * before + 2) - l.base) % 2147483648
 end
 logs[#logs + 1] = format('%d %d %d %d', l.live, l.newest, at, up_to)
 end
-if l.lacks > 0 then is_allowed = false end
+if l.missing > 0 then is_allowed = false end
 end
 end
 if task == 0 and is_allowed and amount > 0 then
@@ -395,13 +395,13 @@ if task == 2 then
 for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
-if l.ahead > 0 or l.ahead_part > 0 then
-if l.ahead < l.cost_us or (l.ahead == l.cost_us and l.ahead_part <= l.cost_part) then
+if l.until_free > 0 or l.until_free_part > 0 then
+if l.until_free < l.cost_us or (l.until_free == l.cost_us and l.until_free_part <= l.cost_part) then
 l.at, l.part = now, 0
-elseif l.ahead_part >= l.cost_part then
-l.at, l.part = now + l.ahead - l.cost_us, l.ahead_part - l.cost_part
+elseif l.until_free_part >= l.cost_part then
+l.at, l.part = now + l.until_free - l.cost_us, l.until_free_part - l.cost_part
 else
-l.at, l.part = now + l.ahead - l.cost_us - 1, l.ahead_part + l.denominator - l.cost_part
+l.at, l.part = now + l.until_free - l.cost_us - 1, l.until_free_part + l.denominator - l.cost_part
 end
 end
 elseif l.kind == 2 then
@@ -416,10 +416,10 @@ elseif l.kind == 4 then
 l.live = l.live > amount and l.live - amount or 0
 l.total = (l.base + l.live) % 2147483648
 if l.live > 0 then
-local stand = l.kept or (call('LLEN', l.log) - 1) / 2
-local whole_ones = count_before(l.log, l.expired, stand, true, l.live - 1, l.base)
-if whole_ones < stand then
-l.kept, l.is_new, l.newest = whole_ones + 1, false, tonumber(call('LINDEX', l.log, 2 * whole_ones + 1))
+local entry_count = l.kept or (call('LLEN', l.log) - 1) / 2
+local whole_entries = count_before(l.log, l.expired, entry_count, true, l.live - 1, l.base)
+if whole_entries < entry_count then
+l.kept, l.is_new, l.newest = whole_entries + 1, false, tonumber(call('LINDEX', l.log, 2 * whole_entries + 1))
 end
 end
 end
@@ -433,13 +433,13 @@ if l.claim_us >= now then l.claimed, l.claimed_part = l.claim_us - now, l.claim_
 if l.claimed < l.cost_us or (l.claimed == l.cost_us and l.claimed_part < l.cost_part) then
 l.cost_us, l.cost_part = l.claimed, l.claimed_part
 end
-if l.ahead > 0 or l.ahead_part > 0 then
-if l.ahead < l.cost_us or (l.ahead == l.cost_us and l.ahead_part <= l.cost_part) then
+if l.until_free > 0 or l.until_free_part > 0 then
+if l.until_free < l.cost_us or (l.until_free == l.cost_us and l.until_free_part <= l.cost_part) then
 l.at, l.part = now, 0
-elseif l.ahead_part >= l.cost_part then
-l.at, l.part = now + l.ahead - l.cost_us, l.ahead_part - l.cost_part
+elseif l.until_free_part >= l.cost_part then
+l.at, l.part = now + l.until_free - l.cost_us, l.until_free_part - l.cost_part
 else
-l.at, l.part = now + l.ahead - l.cost_us - 1, l.ahead_part + l.denominator - l.cost_part
+l.at, l.part = now + l.until_free - l.cost_us - 1, l.until_free_part + l.denominator - l.cost_part
 end
 end
 elseif l.kind == 2 then
@@ -455,10 +455,10 @@ l.previous = l.previous > amount and l.previous - amount or 0
 end
 elseif l.kind == 4 then
 if l.live > 0 and l.newest >= l.claim_us then
-local stand = l.kept or (call('LLEN', l.log) - 1) / 2
-local before = count_before(l.log, l.expired, stand, false, l.claim_us - 1, 0)
+local entry_count = l.kept or (call('LLEN', l.log) - 1) / 2
+local before = count_before(l.log, l.expired, entry_count, false, l.claim_us - 1, 0)
 local given, is_whole = 0, false
-if before < stand and tonumber(call('LINDEX', l.log, 2 * before + 1)) == l.claim_us then
+if before < entry_count and tonumber(call('LINDEX', l.log, 2 * before + 1)) == l.claim_us then
 local total_before = before > l.expired and tonumber(call('LINDEX', l.log, 2 * before)) or l.base
 local own = (tonumber(call('LINDEX', l.log, 2 * before + 2)) - total_before) % 2147483648
 if l.claim_part == 0 then
@@ -468,7 +468,7 @@ elseif own >= l.claim_part then
 given = l.claim_part
 end
 end
-if given > 0 and stand - before > 1000 then
+if given > 0 and entry_count - before > 1000 then
 local later = call('LRANGE', l.log, 2 * before + 1, 2 * before + 2001)
 for at = 2, 2000, 2 do
 call('LSET', l.log, 2 * before + at, format('%d', (later[at] - given) % 2147483648))
@@ -477,11 +477,11 @@ l.unsettled_from, l.unsettled = tonumber(later[2001]), given
 if is_whole then
 call('LSET', l.log, 2 * before + 1, '-')
 call('LSET', l.log, 2 * before + 2, '-')
-call('LREM', l.log, before < stand / 2 and 2 or -2, '-')
+call('LREM', l.log, before < entry_count / 2 and 2 or -2, '-')
 if l.kept then l.kept = l.kept - 1 end
 end
-elseif given > 0 and before < stand then
-local later = call('LRANGE', l.log, 2 * before + 1, 2 * stand)
+elseif given > 0 and before < entry_count then
+local later = call('LRANGE', l.log, 2 * before + 1, 2 * entry_count)
 call('LTRIM', l.log, 0, 2 * before)
 local first = is_whole and 3 or 1
 if is_whole and l.kept then l.kept = l.kept - 1 end
@@ -504,15 +504,15 @@ else
 for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
-if l.ahead < l.full or (l.ahead == l.full and l.ahead_part < l.full_part) then
-local wanted, wanted_part = l.ahead + l.cost_us, l.ahead_part + l.cost_part
+if l.until_free < l.full or (l.until_free == l.full and l.until_free_part < l.full_part) then
+local wanted, wanted_part = l.until_free + l.cost_us, l.until_free_part + l.cost_part
 if wanted_part >= l.denominator then wanted, wanted_part = wanted + 1, wanted_part - l.denominator end
 if wanted > l.full or (wanted == l.full and wanted_part > l.full_part) then wanted, wanted_part = l.full, l.full_part end
 l.at, l.part = now + wanted, wanted_part
 end
 elseif l.kind == 2 then
-if amount > 0 and l.count < l.most then
-l.count = l.count + amount < l.most and l.count + amount or l.most
+if amount > 0 and l.count < l.capacity then
+l.count = l.count + amount < l.capacity and l.count + amount or l.capacity
 if l.ends == 0 then l.ends = l.new_end end
 end
 elseif l.kind == 3 then
@@ -520,7 +520,7 @@ l.low, l.high = 0, amount
 l.left = l.number * l.period - now
 while l.low < l.high do
 local middle = ceil((l.low + l.high) / 2)
-local room = l.most - l.current - middle
+local room = l.capacity - l.current - middle
 local fits = room >= 0
 if fits then
 local faded_high, faded_low = product(l.previous, l.left)
@@ -531,7 +531,7 @@ if fits then l.low = middle else l.high = middle - 1 end
 end
 l.current = l.current + l.low
 elseif l.kind == 4 then
-l.room = l.most - l.live
+l.room = l.capacity - l.live
 if l.room > 0 and amount > 0 then
 local amount = amount < l.room and amount or l.room
 if not l.is_new and l.live > 0 and (l.newest == now or l.live >= 1000000) then

@@ -10,13 +10,13 @@ local low = a_low * b_low + middle_low * 33554432
 local rest = low % 1125899906842624
 return a_high * b_high + (middle - middle_low) / 33554432 + (low - rest) / 1125899906842624, rest
 end
-local now, hold = unpack_numbers('>I8I8', ARGV[1], 1)
-local is_given = now > 0
-if not is_given then
+local now, keep_ms = unpack_numbers('>I8I8', ARGV[1], 1)
+local is_manual_time = now > 0
+if not is_manual_time then
 local time = call('TIME')
 now = time[1] * 1000000 + time[2]
 end
-local most1, period1 = unpack_numbers('>I8I8', ARGV[1], 17)
+local capacity1, period1 = unpack_numbers('>I8I8', ARGV[1], 17)
 local position, amount = 1, 0
 local count = #KEYS
 local values = call('MGET', unpack(KEYS))
@@ -56,7 +56,7 @@ previous1 = number1 == number_now1 - 1 and current1 or 0
 current1, number1 = 0, number_now1
 end
 local is_allowed = true
-local room1 = most1 - current1 - amount
+local room1 = capacity1 - current1 - amount
 local left1 = number1 * period1 - now
 if room1 < 0 then
 is_allowed = false
@@ -87,13 +87,13 @@ local key = KEYS[(check - 1) * 1 + 1]
 local text, fresh_at = texts[key], fresh_ats[key]
 if text then
 texts[key] = nil
-local is_there, is_written = values[check], true
-if fresh_at <= now and not (is_given and is_there) then
-if is_there then call('DEL', key) end
+local exists, is_written = values[check], true
+if fresh_at <= now and not (is_manual_time and exists) then
+if exists then call('DEL', key) end
 else
 local unit, time = 'PXAT', format('%d', ceil(fresh_at / 1000))
-if is_given then unit, time = 'PX', hold end
-if is_there then
+if is_manual_time then unit, time = 'PX', keep_ms end
+if exists then
 call('SET', key, text, unit, time)
 else
 is_written = call('SET', key, text, unit, time, 'NX')

@@ -16,13 +16,13 @@ if step > 0 then step, high = step * 2, low + step * 2 end
 end
 return low
 end
-local now, hold = unpack_numbers('>I8I8', ARGV[1], 1)
-local is_given = now > 0
-if not is_given then
+local now, keep_ms = unpack_numbers('>I8I8', ARGV[1], 1)
+local is_manual_time = now > 0
+if not is_manual_time then
 local time = call('TIME')
 now = time[1] * 1000000 + time[2]
 end
-local most1, period1 = unpack_numbers('>I8I8', ARGV[1], 17)
+local capacity1, period1 = unpack_numbers('>I8I8', ARGV[1], 17)
 local position, amount = 1, 0
 local logs = {}
 local count, values = #KEYS / 1, {}
@@ -68,22 +68,22 @@ is_changed = true
 end
 local live1 = (total1 - base1) % 2147483648
 local is_allowed = true
-local lacks1 = live1 + amount - most1
-if lacks1 <= 0 or live1 == 0 then
+local missing1 = live1 + amount - capacity1
+if missing1 <= 0 or live1 == 0 then
 logs[#logs + 1] = format('%d %d', live1, newest1)
-elseif head_total1 and (head_total1 - base1) % 2147483648 >= lacks1 then
+elseif head_total1 and (head_total1 - base1) % 2147483648 >= missing1 then
 logs[#logs + 1] = format('%d %d %s %d', live1, newest1, head1[2], (head_total1 - base1) % 2147483648)
 else
-local stand = kept1 or (call('LLEN', log1) - 1) / 2
-local before = count_before(log1, expired1, stand, true, lacks1 - 1, base1)
+local entry_count = kept1 or (call('LLEN', log1) - 1) / 2
+local before = count_before(log1, expired1, entry_count, true, missing1 - 1, base1)
 local at, up_to = newest1, live1
-if before < stand then
+if before < entry_count then
 at = call('LINDEX', log1, 2 * before + 1)
 up_to = (call('LINDEX', log1, 2 * before + 2) - base1) % 2147483648
 end
 logs[#logs + 1] = format('%d %d %d %d', live1, newest1, at, up_to)
 end
-if lacks1 > 0 then is_allowed = false end
+if missing1 > 0 then is_allowed = false end
 verdicts[check] = is_allowed and '1' or '0'
 if is_allowed and amount > 0 then
 if not is_new1 and live1 > 0 and (newest1 == now or live1 >= 1000000) then
@@ -108,8 +108,8 @@ else
 call('LSET', log1, -1, format('%d', total1))
 end
 end
-if is_given then
-call('PEXPIRE', log1, hold)
+if is_manual_time then
+call('PEXPIRE', log1, keep_ms)
 else
 call('PEXPIREAT', log1, format('%d', ceil((newest1 + period1) / 1000)))
 end

@@ -1,0 +1,75 @@
+//! `--output jsonl`: one line per step, in order.
+
+use std::io::{BufWriter, Write};
+
+use anyhow::Context;
+use serde::Serialize;
+use tidegate::Decision;
+
+use tidegate_http::DecisionJson;
+
+use super::Sink;
+use super::trace::{Step, StepAction};
+use crate::json::JsonCost;
+
+/// Writes the input and the decision of each step, with durations rounded up to microseconds.
+pub(super) struct JsonLines<W: Write> {
+    writer: BufWriter<W>,
+}
+
+#[derive(Serialize)]
+struct JsonStep<'a> {
+    at_us: u64,
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<JsonCost>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refund: Option<JsonCost>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settle: Option<&'a str>,
+    #[serde(flatten)]
+    decision: DecisionJson,
+}
+
+impl<W: Write> JsonLines<W> {
+    pub(super) fn new(writer: W) -> Self {
+        Self {
+            writer: BufWriter::with_capacity(1 << 16, writer),
+        }
+    }
+}
+
+impl<W: Write> Sink for JsonLines<W> {
+    fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
+        let (cost, refund, receipt, settle) = match &step.action {
+            StepAction::Check(cost) => (Some(JsonCost(*cost)), None, None, None),
+            StepAction::Refund(cost) => (None, Some(JsonCost(*cost)), None, None),
+            StepAction::Admit(cost, receipt) => {
+                (Some(JsonCost(*cost)), None, Some(&**receipt), None)
+            }
+            StepAction::Settle(receipt, cost) => {
+                (Some(JsonCost(*cost)), None, None, Some(&**receipt))
+            }
+        };
+        let decision = DecisionJson::from(decision);
+        let line = JsonStep {
+            at_us: step.at_us,
+            key: &step.key,
+            cost,
+            refund,
+            receipt,
+            settle,
+            decision,
+        };
+        serde_json::to_writer(&mut self.writer, &line)
+            .map_err(std::io::Error::from)
+            .context("standard output")?;
+        self.writer.write_all(b"\n").context("standard output")
+    }
+
+    fn flush(&mut self) -> anyhow::Result<()> {
+        self.writer.flush().context("standard output")
+    }
+}

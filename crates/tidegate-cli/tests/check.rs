@@ -1,0 +1,222 @@
+//! `tidegate check`, `peek` and `reset` as a user runs them, on a real Redis.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_testkit::redis::{RedisServer, free_port, wait_for};
+
+const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+
+fn tidegate(arguments: &[&str]) -> Output {
+    Command::new(TIDEGATE)
+        .args(arguments)
+        .env_remove("TIDEGATE_STORE")
+        .output()
+        .unwrap()
+}
+
+fn told(output: &Output) -> (i32, String) {
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stdout.clone()).unwrap(),
+    )
+}
+
+fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty());
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn one_decision_after_the_other() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let run = |command: &str, more: &[&str]| {
+        let arguments = [
+            &[
+                command,
+                "user:42",
+                "--policy",
+                "fixed_window 3/365 days",
+                "--store",
+                &url,
+            ],
+            more,
+        ]
+        .concat();
+        told(&tidegate(&arguments))
+    };
+    assert_eq!(run("check", &[]).0, 0);
+    let (code, text) = run("check", &["--cost", "1.5"]);
+    assert!(
+        code == 0 && text.starts_with("allowed; 0 of 3 left, all in "),
+        "{text}"
+    );
+    let (code, text) = run("check", &[]);
+    assert!(code == 1 && text.starts_with("denied, retry in "), "{text}");
+    let (code, text) = run("check", &["-c", "4"]);
+    assert!(code == 1 && text.contains("never"), "{text}");
+    let (code, text) = run("peek", &["-o", "json"]);
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (
+            code,
+            &answer["key"],
+            &answer["remaining"],
+            &answer["degraded"]
+        ),
+        (1, &"user:42".into(), &0.into(), &Value::Null)
+    );
+    assert_eq!(run("reset", &[]), (0, "3 of 3 left\n".to_owned()));
+    assert_eq!(run("peek", &[]), (0, "3 of 3 left\n".to_owned()));
+    let (code, text) = run("check", &["--output", "json"]);
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (
+            code,
+            &answer["allowed"],
+            &answer["cost"],
+            &answer["retry_after_us"]
+        ),
+        (0, &true.into(), &1.into(), &0.into())
+    );
+}
+
+#[test]
+fn the_store_may_stand_in_the_environment() {
+    let server = RedisServer::start();
+    let check = || {
+        let mut command = Command::new(TIDEGATE);
+        command
+            .args(["check", "k", "-p", "1/365 days"])
+            .env("TIDEGATE_STORE", server.url())
+            .output()
+            .unwrap()
+    };
+    assert_eq!((told(&check()).0, told(&check()).0), (0, 1));
+}
+
+#[test]
+fn memory_forgets_and_says_so() {
+    let output = tidegate(&["check", "k", "-p", "1/day"]);
+    assert_eq!(told(&output).0, 0);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("memory"));
+}
+
+#[test]
+fn what_is_not_right_is_said_with_code_2() {
+    let nobody = format!("redis://127.0.0.1:{}/", free_port());
+    let cases: [(&[&str], &str); 7] = [
+        (&["check", "k", "-p", "1/fortnight"], "unknown unit"),
+        (
+            &["check", "k", "-p", "1/s", "-c", "0.0001"],
+            "too many decimals",
+        ),
+        (&["check", "k", "-p", "1/s", "-c", "-1"], "negative"),
+        (&["check", "", "-p", "1/s"], "empty"),
+        (
+            &["check", "k", "-p", "1/s", "-s", "http://h"],
+            "expected memory://, redis://",
+        ),
+        (
+            &["check", "k", "-p", "1/s", "-s", "redis://h?colour=blue"],
+            "unknown option",
+        ),
+        (&["reset", "k", "-p", "1/s", "-s", &nobody], "refused"),
+    ];
+    for (arguments, expected) in cases {
+        let complaint = complaint(&tidegate(arguments)).to_lowercase();
+        assert!(complaint.contains(expected), "{arguments:?}: {complaint}");
+    }
+}
+
+#[test]
+fn a_failure_policy_in_the_url_answers_for_a_store_that_does_not() {
+    let nobody = |failure: &str| format!("redis://127.0.0.1:{}/?failure={failure}", free_port());
+    let check = |failure: &str| {
+        told(&tidegate(&[
+            "check",
+            "k",
+            "-p",
+            "5/day",
+            "-s",
+            &nobody(failure),
+        ]))
+    };
+    let (code, text) = check("open");
+    assert!(
+        code == 0 && text.starts_with("allowed; store unavailable"),
+        "{text}"
+    );
+    let (code, text) = check("closed");
+    assert!(code == 1 && text.contains("store unavailable"), "{text}");
+    let (code, text) = check("local&instances=5");
+    assert!(
+        code == 0 && text.contains("0 of 1 left") && text.contains("counted locally"),
+        "{text}"
+    );
+    // The cause is told beside it; and a look says what a check would.
+    let output = tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("open")]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("refused"),
+        "{output:?}"
+    );
+    assert_eq!(
+        tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("closed")])
+            .status
+            .code(),
+        Some(1)
+    );
+}
+
+/// Ctrl-C in the middle of a simulation on Redis takes away what it has written.
+#[test]
+fn a_simulation_that_is_interrupted_cleans_up() {
+    let server = RedisServer::start();
+    let mut child = Command::new(TIDEGATE)
+        .args([
+            "simulate",
+            "-p",
+            "5/day",
+            "-t",
+            "-",
+            "-o",
+            "jsonl",
+            "-s",
+            &server.url(),
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let (mut stdin, mut stdout) = (
+        child.stdin.take().unwrap(),
+        BufReader::new(child.stdout.take().unwrap()),
+    );
+    let line = "{\"at_us\": 1700000000000000, \"key\": \"a\"}\n";
+    stdin.write_all(line.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stdout.read_line(&mut answer).unwrap();
+    assert_eq!(server.keys().len(), 1);
+    let kill = format!("kill -INT {}", child.id());
+    assert!(
+        Command::new("sh")
+            .args(["-c", &kill])
+            .status()
+            .unwrap()
+            .success()
+    );
+    // It sees the signal at the next line.
+    let ends = || {
+        let _ = stdin.write_all(line.as_bytes());
+        child.try_wait().unwrap().is_some()
+    };
+    assert!(wait_for(Duration::from_secs(30), ends));
+    assert!(server.keys().is_empty(), "{:?}", server.keys());
+}

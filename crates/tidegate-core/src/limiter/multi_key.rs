@@ -1,0 +1,141 @@
+//! One request that several keys must allow, each under its own limiter.
+
+use smallvec::SmallVec;
+
+use super::RemoteGuard;
+use super::batch::LimiterRequest;
+use crate::algorithm::Claims;
+use crate::decision::{Decision, Degraded};
+use crate::store::{Admission, Store, StoreError};
+
+/// One admission per key; `None` for a key that was not asked because another one denied for
+/// certain.
+pub(crate) type Admissions = SmallVec<[Option<Admission>; 1]>;
+
+/// Decides one request: either all limiters are taken from, or none. All must be on one store.
+/// Claims are returned if they are wanted, or if there are several limiters.
+pub(crate) async fn check_all<S: Store>(
+    asked: &[LimiterRequest<'_, S>],
+    wants_claims: bool,
+) -> Result<Admissions, StoreError> {
+    let Some(first) = asked.first() else {
+        return Ok(Admissions::new());
+    };
+    // A cached denial hides how long other limiters deny, so the cache is used only if it has them
+    // all.
+    let cached: Option<SmallVec<[Decision; 1]>> = asked
+        .iter()
+        .map(|one| {
+            if one.is_repeated_in(asked) {
+                None
+            } else {
+                one.cached()
+            }
+        })
+        .collect();
+    if let Some(cached) = cached {
+        return Ok(cached
+            .into_iter()
+            .map(|decision| Some((decision, Claims::new())))
+            .collect());
+    }
+    if let ([one], false) = (asked, wants_claims) {
+        let decision = one.limiter.shared.check(one.key, one.cost).await?;
+        return Ok(SmallVec::from_buf([Some((decision, Claims::new()))]));
+    }
+    let requests: SmallVec<[_; 2]> = asked
+        .iter()
+        .map(|one| (&one.limiter.shared.plan, one.key, one.cost))
+        .collect();
+    let asked_at = first.limiter.shared.guard.as_ref().map(RemoteGuard::now);
+    let store = first.limiter.store();
+    let admitted = match requests[..] {
+        [(plan, key, cost)] => store
+            .admit_one(plan, key, cost)
+            .await
+            .map(|admission| vec![Some(admission)]),
+        _ => store.admit(&requests).await,
+    };
+    match admitted {
+        Err(error) => fall_back(asked, error),
+        Ok(admissions) => {
+            let is_denied = admissions
+                .iter()
+                .flatten()
+                .any(|(decision, _)| decision.is_denied());
+            let take = |(one, admission): (&LimiterRequest<'_, S>, Option<Admission>)| {
+                let (decision, claims) = admission?;
+                let decision = match (&one.limiter.shared.guard, asked_at) {
+                    // A key that would have allowed the request was not taken from, and is not
+                    // counted.
+                    (Some(guard), Some(at)) if decision.is_denied() || !is_denied => {
+                        // A repeated key was denied for the summed cost, which says nothing about
+                        // its own.
+                        let cost = if one.is_repeated_in(asked) {
+                            None
+                        } else {
+                            Some(one.cost)
+                        };
+                        guard.take(one.key, cost, at, decision)
+                    }
+                    _ => decision,
+                };
+                Some((decision, claims))
+            };
+            Ok(asked.iter().zip(admissions).map(take).collect())
+        }
+    }
+}
+
+/// Applies each limiter's failure policy. If one denies, costs taken locally are given back.
+fn fall_back<S: Store>(
+    asked: &[LimiterRequest<'_, S>],
+    error: StoreError,
+) -> Result<Admissions, StoreError> {
+    let mut answers = Admissions::new();
+    for one in asked {
+        let Some(guard) = &one.limiter.shared.guard else {
+            return Err(error);
+        };
+        answers.push(Some(guard.fall_back_admit(one.key, one.cost, &error)));
+    }
+    if answers
+        .iter()
+        .flatten()
+        .any(|(decision, _)| decision.is_denied())
+    {
+        for (one, answer) in asked.iter().zip(&mut answers) {
+            one.give_back_locally(answer, error.reason());
+        }
+    }
+    Ok(answers)
+}
+
+impl<S: Store> LimiterRequest<'_, S> {
+    /// Returns the decision if the deny cache has it.
+    fn cached(&self) -> Option<Decision> {
+        self.limiter
+            .shared
+            .guard
+            .as_ref()?
+            .cached(self.key, self.cost)
+    }
+
+    /// Returns `true` if the same policy and key occur again. They count as one request of the
+    /// summed cost.
+    fn is_repeated_in(&self, asked: &[Self]) -> bool {
+        let is_same = |other: &&Self| {
+            other.key == self.key && other.limiter.shared.namespace == self.limiter.shared.namespace
+        };
+        asked.iter().filter(is_same).nth(1).is_some()
+    }
+
+    fn give_back_locally(&self, answer: &mut Option<Admission>, reason: Degraded) {
+        if let (Some((decision, claims)), Some(guard)) = (answer, &self.limiter.shared.guard)
+            && decision.is_allowed()
+        {
+            *decision = guard.fall_back_refund(self.key, self.cost, reason);
+            claims.clear();
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The interface between the table and the operations on its entries.
+
+use super::cache_line::Slot;
+use super::fingerprint::Fingerprint;
+use super::table::Table;
+use crate::decision::Decision;
+
+/// The change that a request makes to an entry.
+pub(super) struct Change {
+    /// The slot to write, or `None` to leave it unchanged.
+    pub(super) write: Option<Slot>,
+    /// Set if the kind of the slot changes.
+    pub(super) is_other_kind: bool,
+    /// How the request used the entry, for eviction.
+    pub(super) usage: EntryUse,
+}
+
+/// How a request used an entry. A full table evicts by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryUse {
+    Admitted,
+    Denied,
+    /// A request that takes nothing.
+    Looked,
+}
+
+/// An update of a key's entry. Each algorithm and operation has its own type without a value, so
+/// that all values of a check are passed in registers.
+pub(super) trait EntryUpdate {
+    /// The limit, or the limits.
+    type Step: ?Sized;
+    /// The values of the request, usually its cost.
+    type Input: Copy;
+
+    /// Decides on the entry's slot, if there is one. Returns the decision and the change.
+    fn run(
+        context: &UpdateContext<'_, Self::Step, Self::Input>,
+        slot: Option<Slot>,
+    ) -> (Decision, Change);
+
+    /// Decides the most common case: the request is admitted, and only the slot's time changes.
+    /// Returns the new time, or `None` in any other case.
+    #[inline(always)]
+    fn run_fast_path(
+        _step: &Self::Step,
+        _slot: Slot,
+        _now: u64,
+        _input: Self::Input,
+    ) -> Option<(u64, Decision)> {
+        None
+    }
+}
+
+/// The values of one update.
+pub(super) struct UpdateContext<'a, S: ?Sized, I> {
+    pub(super) table: &'a Table,
+    pub(super) step: &'a S,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) now: u64,
+    pub(super) input: I,
+}
+
+impl<'a, S: ?Sized, I: Copy> UpdateContext<'a, S, I> {
+    /// Returns the context with another limit, or with the same limit in another form.
+    pub(super) fn with_step<'b, T: ?Sized>(&self, step: &'b T) -> UpdateContext<'b, T, I>
+    where
+        'a: 'b,
+    {
+        UpdateContext {
+            table: self.table,
+            step,
+            fingerprint: self.fingerprint,
+            now: self.now,
+            input: self.input,
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Named policies with tiers and exceptions. This is plain data; a [`Gate`](crate::Gate) enforces
+//! it on a store.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::key::{EmptyKey, Key};
+use crate::limiter::FailurePolicy;
+use crate::name::{Name, NameError};
+use crate::policy::Policy;
+use crate::subject::encoded;
+
+/// A set of named policies, each with tiers and exceptions.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{PolicySet, Exception, Rules};
+///
+/// let api = Rules::new("100/minute".parse()?)
+///     .tier("premium", "1_000/minute".parse()?)?
+///     .exception("user:7", Exception::Unlimited)?;
+/// let login = Rules::new("sliding_window_log 5/hour".parse()?);
+/// let policies = PolicySet::new().with("api", api)?.with("login", login)?;
+/// assert_eq!(policies.names().map(|name| name.as_str()).collect::<Vec<_>>(), ["api", "login"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicySet {
+    policies: BTreeMap<Name, Rules>,
+}
+
+/// The error for an invalid set of policies.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicySetError {
+    /// A name contains invalid characters.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Two policies have the same name.
+    #[error("there are two policies `{0}`: expected one of each name")]
+    DuplicatePolicy(Name),
+    /// Two tiers of a policy have the same name.
+    #[error("there are two tiers `{0}` in a policy: expected one of each name")]
+    DuplicateTier(Name),
+    /// Two exceptions of a policy have the same key.
+    #[error("there are two exceptions for one key in a policy: expected one")]
+    DuplicateException,
+    /// An exception has an empty key.
+    #[error(transparent)]
+    EmptyKey(#[from] EmptyKey),
+    /// A policy that is in use is missing from the set that replaces it.
+    #[error("policy `{0}` is in use and missing from the new set: expected it to stay")]
+    PolicyInUse(Name),
+}
+
+impl PolicySet {
+    /// Creates an empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a policy.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is invalid or already taken.
+    pub fn with(mut self, name: &str, rules: Rules) -> Result<Self, PolicySetError> {
+        let name = Name::new(name)?;
+        if self.policies.contains_key(&name) {
+            return Err(PolicySetError::DuplicatePolicy(name));
+        }
+        self.policies.insert(name, rules);
+        Ok(self)
+    }
+
+    /// Returns the names of the policies, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        self.policies.keys()
+    }
+
+    /// Returns the rules of a policy, or `None` if there is no such policy.
+    #[must_use]
+    pub fn rules(&self, name: &str) -> Option<&Rules> {
+        self.policies.get(name)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Name, &Rules)> {
+        self.policies.iter()
+    }
+}
+
+/// The limits of one named policy: default, tiers, exceptions and options.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Exception, FailurePolicy, Rules};
+///
+/// let rules = Rules::new("100/minute".parse()?)
+///     .tier("premium", "1_000/minute".parse()?)?
+///     .exception("user:13", Exception::Blocked)?
+///     .candidate("50/minute".parse()?)
+///     .failure_policy(FailurePolicy::Closed);
+/// assert_eq!(rules.tiers().count(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Rules {
+    pub(crate) default: Policy,
+    pub(crate) tiers: BTreeMap<Name, Policy>,
+    /// Exceptions by stored key, which includes the tenant.
+    pub(crate) exceptions: HashMap<Box<[u8]>, Exception>,
+    pub(crate) has_shared_tiers: bool,
+    pub(crate) is_shadow: bool,
+    pub(crate) candidate: Option<Policy>,
+    pub(crate) failure: Option<FailurePolicy>,
+}
+
+/// The rule for one key, whatever its tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exception {
+    /// The key has its own policy.
+    Policy(Policy),
+    /// Every request is allowed, and nothing is counted.
+    Unlimited,
+    /// Every request is denied.
+    Blocked,
+}
+
+impl Rules {
+    /// Creates rules with a default policy, which applies to every key without a tier or an
+    /// exception.
+    pub fn new(default: Policy) -> Self {
+        Self {
+            default,
+            tiers: BTreeMap::new(),
+            exceptions: HashMap::new(),
+            has_shared_tiers: false,
+            is_shadow: false,
+            candidate: None,
+            failure: None,
+        }
+    }
+
+    /// Adds a tier: keys of this tier are limited by `policy`. An unknown tier uses the default
+    /// policy.
+    ///
+    /// Each tier counts separately, so a key that moves to another tier has that tier's whole limit
+    /// at once. [`shared_tiers`](Self::shared_tiers) carries usage over instead.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is invalid or already taken.
+    pub fn tier(mut self, name: &str, policy: Policy) -> Result<Self, PolicySetError> {
+        let name = Name::new(name)?;
+        if self.tiers.contains_key(&name) {
+            return Err(PolicySetError::DuplicateTier(name));
+        }
+        self.tiers.insert(name, policy);
+        Ok(self)
+    }
+
+    /// Carries usage over when a key changes tier, for windows and logs of the same algorithm and
+    /// period. A bucket with another rate or burst is another bucket and starts full.
+    pub fn shared_tiers(mut self) -> Self {
+        self.has_shared_tiers = true;
+        self
+    }
+
+    /// Adds an exception for one key, whatever its tier.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key is empty or already has an exception.
+    pub fn exception(self, key: &str, exception: Exception) -> Result<Self, PolicySetError> {
+        self.except(
+            encoded(None, Key::new(key.as_bytes())?).to_vec().into(),
+            exception,
+        )
+    }
+
+    /// Adds an exception for one key of one tenant.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key is empty or already has an exception.
+    pub fn exception_of(
+        self,
+        tenant: &str,
+        key: &str,
+        exception: Exception,
+    ) -> Result<Self, PolicySetError> {
+        self.except(
+            encoded(Some(tenant), Key::new(key.as_bytes())?)
+                .to_vec()
+                .into(),
+            exception,
+        )
+    }
+
+    fn except(mut self, key: Box<[u8]>, exception: Exception) -> Result<Self, PolicySetError> {
+        if self.exceptions.contains_key(&key) {
+            return Err(PolicySetError::DuplicateException);
+        }
+        self.exceptions.insert(key, exception);
+        Ok(self)
+    }
+
+    /// Puts the policy in shadow mode: it counts and reports, and never denies.
+    pub fn shadow(mut self) -> Self {
+        self.is_shadow = true;
+        self
+    }
+
+    /// Adds a candidate: a policy that counts the same requests and reports its decisions, but is
+    /// not enforced.
+    ///
+    /// Use it to try a policy before it replaces the current one. It has its own counters and
+    /// applies to every tier. Keys with an exception are skipped.
+    pub fn candidate(mut self, policy: Policy) -> Self {
+        self.candidate = Some(policy);
+        self
+    }
+
+    /// Sets the failure policy. The default is the gate's.
+    pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
+        self.failure = Some(failure);
+        self
+    }
+
+    /// Returns the default policy.
+    #[must_use]
+    pub fn default_policy(&self) -> &Policy {
+        &self.default
+    }
+
+    /// Returns the tiers by name, with their policies.
+    pub fn tiers(&self) -> impl Iterator<Item = (&Name, &Policy)> {
+        self.tiers.iter()
+    }
+
+    /// Returns `true` if the policy is in shadow mode.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
+    /// Returns the candidate, if there is one.
+    #[must_use]
+    pub fn candidate_policy(&self) -> Option<&Policy> {
+        self.candidate.as_ref()
+    }
+}
+
+impl From<Policy> for Rules {
+    fn from(default: Policy) -> Self {
+        Self::new(default)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        Rules::new("1/s".parse().unwrap())
+    }
+
+    #[test]
+    fn duplicates_and_invalid_names_are_errors() {
+        let book = PolicySet::new().with("api", rules()).unwrap();
+        assert!(matches!(
+            book.clone().with("api", rules()),
+            Err(PolicySetError::DuplicatePolicy(_))
+        ));
+        assert!(matches!(
+            book.with("a b", rules()),
+            Err(PolicySetError::Name(_))
+        ));
+        let tiered = rules().tier("gold", "2/s".parse().unwrap()).unwrap();
+        assert!(matches!(
+            tiered.clone().tier("gold", "3/s".parse().unwrap()),
+            Err(PolicySetError::DuplicateTier(_))
+        ));
+        assert!(matches!(
+            tiered.tier("", "3/s".parse().unwrap()),
+            Err(PolicySetError::Name(_))
+        ));
+        let excepted = rules().exception("k", Exception::Blocked).unwrap();
+        assert!(matches!(
+            excepted.clone().exception("k", Exception::Unlimited),
+            Err(PolicySetError::DuplicateException)
+        ));
+        assert!(
+            excepted
+                .exception_of("t", "k", Exception::Unlimited)
+                .is_ok()
+        );
+        assert!(matches!(
+            rules().exception("", Exception::Blocked),
+            Err(PolicySetError::EmptyKey(_))
+        ));
+    }
+}

@@ -1,0 +1,373 @@
+//! Rate limit headers of a response, and how they are added to it. This is their only home.
+//!
+//! [`rate_limit_headers`] has the fields of every [`HeaderFormat`],
+//! [`Denial::headers`](crate::Denial::headers) those of a denied request. Frameworks only convert
+//! [`Header`]s to their own type, by the rule in [`Merge`].
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tidegate_core::{Clock, Decision, Limit, PolicyDecision, PolicyLabel, Verdict};
+
+use crate::header_format::{HeaderFormat, ResetFormat};
+use crate::rounding::{retry_after_seconds, seconds};
+
+/// A response header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The name, in lower case.
+    pub name: &'static str,
+    /// The value: visible ASCII and spaces.
+    pub value: Bytes,
+    /// How to add the header to a response that already has it.
+    pub merge: Merge,
+}
+
+/// How to add a header to a response that already has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// Add another line. Several lines are one list, so the values of an inner layer stay.
+    Append,
+    /// Replace the existing value.
+    Replace,
+    /// Keep the existing value, which the application has set.
+    Keep,
+}
+
+impl Header {
+    pub(crate) fn new(name: &'static str, value: impl Into<Bytes>) -> Self {
+        let merge = match name {
+            "ratelimit" | "ratelimit-policy" | "access-control-expose-headers" => Merge::Append,
+            "cache-control" | "retry-after" => Merge::Keep,
+            _ => Merge::Replace,
+        };
+        Self {
+            name,
+            value: value.into(),
+            merge,
+        }
+    }
+}
+
+/// The headers of one response.
+pub type Headers = SmallVec<[Header; 2]>;
+
+/// Adds headers to those of a response.
+#[cfg(feature = "http")]
+pub fn add_headers(map: &mut http::HeaderMap, headers: impl IntoIterator<Item = Header>) {
+    use http::header::{Entry, HeaderName, HeaderValue};
+    const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+    const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+    for Header { name, value, merge } in headers {
+        let Ok(value) = HeaderValue::from_maybe_shared(value) else {
+            continue;
+        };
+        // The most common names need no lookup.
+        let name = match name {
+            "ratelimit" => RATELIMIT,
+            "ratelimit-policy" => RATELIMIT_POLICY,
+            other => HeaderName::from_static(other),
+        };
+        match merge {
+            Merge::Append => drop(map.append(name, value)),
+            Merge::Replace => drop(map.insert(name, value)),
+            Merge::Keep => {
+                if let Entry::Vacant(vacant) = map.entry(name) {
+                    vacant.insert(value);
+                }
+            }
+        }
+    }
+}
+
+/// The last value of the policy header, which is the same for every response of a policy.
+#[derive(Debug, Default)]
+pub struct PolicyHeaderCache(ArcSwapOption<(Arc<PolicyLabel>, HeaderFormat, Bytes)>);
+
+impl PolicyHeaderCache {
+    /// Returns the limits of all enforced policies.
+    fn policies(&self, verdict: &Verdict, format: HeaderFormat) -> Bytes {
+        let [decision] = verdict.decisions() else {
+            return policies(verdict, format).into();
+        };
+        // The policy may have been in shadow mode the last time, or be from now on.
+        if !is_reported(decision) {
+            return Bytes::new();
+        }
+        let last = self.0.load();
+        if let Some((label, last_format, text)) = last.as_deref()
+            && std::ptr::eq(&**label, decision.label())
+            && *last_format == format
+        {
+            return text.clone();
+        }
+        // Boxed first: `Bytes` shares a boxed slice without spare capacity as it is.
+        let text = Bytes::from(
+            policies(verdict, format)
+                .into_boxed_str()
+                .into_boxed_bytes(),
+        );
+        let cached = (decision.shared_label(), format, text.clone());
+        self.0.store(Some(Arc::new(cached)));
+        text
+    }
+}
+
+/// Returns the headers that report limits and usage.
+///
+/// - With `reports_all`, every policy is reported, and otherwise only the one nearest to its limit.
+/// - With `excess`, the request was rejected because its delay in a queue was too long by that time.
+///   Nothing is left until then.
+/// - If the failure policy answered, only the limits are reported.
+#[must_use]
+pub fn rate_limit_headers(
+    verdict: &Verdict,
+    format: HeaderFormat,
+    reports_all: bool,
+    excess: Option<Duration>,
+    cache: &PolicyHeaderCache,
+) -> Headers {
+    let mut headers = Headers::new();
+    if format == HeaderFormat::Off {
+        return headers;
+    }
+    let policies = cache.policies(verdict, format);
+    if policies.is_empty() {
+        return headers;
+    }
+    let nearest = match excess {
+        Some(_) => verdict.longest_delayed().and_then(LimitState::new),
+        None => verdict.nearest().and_then(LimitState::new),
+    };
+    let nearest = nearest.map(|state| LimitState { excess, ..state });
+    if matches!(
+        format,
+        HeaderFormat::Draft11 | HeaderFormat::Draft07 | HeaderFormat::Draft06
+    ) {
+        headers.push(Header::new("ratelimit-policy", policies.clone()));
+    }
+    let Some(nearest) = nearest else {
+        return headers;
+    };
+    match format {
+        HeaderFormat::Draft11 if reports_all && excess.is_none() => {
+            let reported = verdict.decisions().iter().filter(|one| is_reported(one));
+            let states: SmallVec<[_; 2]> = reported.filter_map(LimitState::new).collect();
+            headers.push(Header::new("ratelimit", list(&states)));
+        }
+        HeaderFormat::Draft11 => headers.push(Header::new("ratelimit", list(&[nearest]))),
+        _ => nearest.push_numbers(&mut headers, format, &policies),
+    }
+    headers
+}
+
+/// Returns the states as a structured list: `"api";r=50;t=30, "login";r=2;t=5`.
+fn list(states: &[LimitState<'_>]) -> Bytes {
+    let mut text = SmallVec::new();
+    for state in states {
+        if !text.is_empty() {
+            text.extend_from_slice(b", ");
+        }
+        state.write_item(&mut text);
+    }
+    Bytes::copy_from_slice(&text)
+}
+
+fn is_reported(decision: &PolicyDecision) -> bool {
+    !decision.is_shadow() && decision.label().policy().is_some()
+}
+
+/// Returns the limits of all enforced policies as a list.
+fn policies(verdict: &Verdict, format: HeaderFormat) -> String {
+    let mut text = String::with_capacity(32);
+    for decision in verdict.decisions().iter().filter(|one| is_reported(one)) {
+        let Some(policy) = decision.label().policy() else {
+            continue;
+        };
+        for (index, limit) in policy.limits().iter().enumerate() {
+            if !text.is_empty() {
+                text.push_str(", ");
+            }
+            // Writing to a string cannot fail.
+            let _ = write_limit(&mut text, decision, index, limit, format);
+        }
+    }
+    text
+}
+
+fn write_limit(
+    text: &mut String,
+    decision: &PolicyDecision,
+    index: usize,
+    limit: &Limit,
+    format: HeaderFormat,
+) -> std::fmt::Result {
+    let capacity = limit.capacity();
+    match format {
+        HeaderFormat::Draft11 => {
+            write_name(text, decision, index)?;
+            write!(text, ";q={capacity}")?;
+        }
+        _ => write!(text, "{capacity}")?,
+    }
+    if let Some(window) = window(limit) {
+        write!(text, ";w={window}")?;
+    }
+    if format == HeaderFormat::Envoy {
+        text.push_str(";name=");
+        write_name(text, decision, index)?;
+    }
+    Ok(())
+}
+
+/// Writes a policy's name, and the number of the limit if there are several.
+fn write_name(text: &mut String, decision: &PolicyDecision, index: usize) -> std::fmt::Result {
+    let name = decision.label().name();
+    match decision
+        .label()
+        .policy()
+        .map(|policy| policy.limits().len())
+    {
+        // A name contains no slash, so no other policy has this name.
+        Some(2..) => write!(text, "\"{name}/{}\"", index + 1),
+        _ => write!(text, "\"{name}\""),
+    }
+}
+
+/// Returns the window in whole seconds. For a bucket it is the refill time, so that capacity per
+/// window never exceeds the rate.
+fn window(limit: &Limit) -> Option<u64> {
+    if limit.algorithm().is_bucket() {
+        let nanos = u128::from(limit.capacity()) * limit.period().as_nanos();
+        return u64::try_from(nanos.div_ceil(u128::from(limit.limit()) * 1_000_000_000)).ok();
+    }
+    (limit.period().subsec_nanos() == 0).then(|| limit.period().as_secs())
+}
+
+/// The usage of a limit.
+struct LimitState<'a> {
+    policy: &'a PolicyDecision,
+    limit: &'a Limit,
+    decision: &'a Decision,
+    is_only_limit: bool,
+    excess: Option<Duration>,
+}
+
+impl<'a> LimitState<'a> {
+    fn new(policy: &'a PolicyDecision) -> Option<Self> {
+        let decision = policy
+            .decision()
+            .filter(|decision| decision.degraded().is_none())?;
+        let limits = policy.label().policy()?.limits();
+        Some(Self {
+            policy,
+            limit: limits.get(decision.limit_index())?,
+            decision,
+            is_only_limit: limits.len() == 1,
+            excess: None,
+        })
+    }
+
+    /// Writes `"api";r=50;t=30`. This runs for every response, so it avoids `format!`.
+    fn write_item(&self, text: &mut SmallVec<[u8; 128]>) {
+        let mut digits = itoa::Buffer::new();
+        text.push(b'"');
+        text.extend_from_slice(self.policy.label().name().as_str().as_bytes());
+        if !self.is_only_limit {
+            text.push(b'/');
+            text.extend_from_slice(digits.format(self.decision.limit_index() + 1).as_bytes());
+        }
+        text.extend_from_slice(b"\";r=");
+        text.extend_from_slice(digits.format(self.remaining()).as_bytes());
+        if let Some(more) = self.more_after() {
+            text.extend_from_slice(b";t=");
+            text.extend_from_slice(digits.format(more).as_bytes());
+        }
+    }
+
+    /// Adds the headers of the formats with separate numbers.
+    fn push_numbers(&self, headers: &mut Headers, format: HeaderFormat, policies: &Bytes) {
+        let (limit, remaining) = (self.decision.limit(), self.remaining());
+        let reset = self
+            .more_after()
+            .unwrap_or_else(|| seconds(self.decision.reset_after()));
+        let mut push = |name, value: String| headers.push(Header::new(name, value));
+        match format {
+            HeaderFormat::Draft07 => {
+                let value = format!("limit={limit}, remaining={remaining}, reset={reset}");
+                push("ratelimit", value);
+            }
+            HeaderFormat::Draft06 => {
+                push("ratelimit-limit", limit.to_string());
+                push("ratelimit-remaining", remaining.to_string());
+                push("ratelimit-reset", reset.to_string());
+            }
+            HeaderFormat::Envoy => {
+                let policies = String::from_utf8_lossy(policies);
+                push("x-ratelimit-limit", format!("{limit}, {policies}"));
+                push("x-ratelimit-remaining", remaining.to_string());
+                push("x-ratelimit-reset", reset.to_string());
+            }
+            HeaderFormat::Legacy(reset_format) => {
+                push("x-ratelimit-limit", limit.to_string());
+                push("x-ratelimit-remaining", remaining.to_string());
+                push(
+                    "x-ratelimit-reset",
+                    (reset + base(reset_format)).to_string(),
+                );
+            }
+            HeaderFormat::Draft11 | HeaderFormat::Off => {}
+        }
+    }
+
+    /// Returns the seconds until more is available.
+    ///
+    /// - After a denial: until this request is allowed.
+    /// - In a window: until the window ends.
+    /// - In a bucket: until it has one more unit.
+    ///
+    /// Returns `None` for a policy of several limits: only the longest reset is known, and it may
+    /// belong to another limit.
+    fn more_after(&self) -> Option<u64> {
+        if let Some(excess) = self.excess {
+            return Some(retry_after_seconds(excess));
+        }
+        if self.decision.is_denied() {
+            return self.decision.retry_after().map(retry_after_seconds);
+        }
+        if !self.is_only_limit {
+            return None;
+        }
+        if !self.limit.algorithm().is_bucket() {
+            return Some(seconds(self.decision.reset_after()));
+        }
+        let missing = self
+            .limit
+            .capacity()
+            .saturating_sub(self.decision.remaining());
+        let later = u128::from(missing.saturating_sub(1)) * self.limit.period().as_nanos()
+            / u128::from(self.limit.limit());
+        let wait = self.decision.reset_after().as_nanos().saturating_sub(later);
+        u64::try_from(wait.div_ceil(1_000_000_000)).ok()
+    }
+
+    fn remaining(&self) -> u64 {
+        if self.excess.is_some() {
+            0
+        } else {
+            self.decision.remaining()
+        }
+    }
+}
+
+/// Returns the time that the seconds of a reset are counted from.
+fn base(format: ResetFormat) -> u64 {
+    match format {
+        ResetFormat::Epoch => Clock::system().now().as_nanos() / 1_000_000_000,
+        ResetFormat::Delta => 0,
+    }
+}

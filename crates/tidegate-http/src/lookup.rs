@@ -1,0 +1,90 @@
+//! The check of one request: its keys, tier, tenant and cost.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+use tidegate_core::{CheckError, Cost, MaybeReady, Receipt, Store, Subject, Verdict};
+
+use crate::framework::Framework;
+use crate::key::KeyBytes;
+use crate::limits::Limits;
+
+/// The verdict of a gate, and a receipt if the limits need one.
+pub type CheckResult<S> = Result<(Verdict, Option<Receipt<S>>), CheckError>;
+
+/// The state of a request's check.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Passed from one function to the next.
+pub enum Lookup<'a, S: Store> {
+    /// The request is not limited.
+    Skipped,
+    /// The gate has decided, in this process.
+    Decided(CheckResult<S>),
+    /// The store is remote: [`PreparedCheck::check`] asks it.
+    Undecided(PreparedCheck<'a>),
+}
+
+/// A check that has not been made yet.
+#[derive(Debug)]
+pub struct PreparedCheck<'a> {
+    /// One key for each limit, in the same order.
+    pub(crate) keys: SmallVec<[KeyBytes; 1]>,
+    pub(crate) tier: Option<Cow<'a, str>>,
+    pub(crate) tenant: Option<Cow<'a, str>>,
+    pub(crate) cost: Cost,
+}
+
+impl PreparedCheck<'_> {
+    /// Returns a check that does not borrow from the request.
+    #[must_use]
+    pub fn into_owned(self) -> PreparedCheck<'static> {
+        let owned = |text: Option<Cow<'_, str>>| text.map(|text| Cow::Owned(text.into_owned()));
+        PreparedCheck {
+            keys: self.keys,
+            tier: owned(self.tier),
+            tenant: owned(self.tenant),
+            cost: self.cost,
+        }
+    }
+
+    fn subjects<'a, F: Framework, S: Store>(
+        &'a self,
+        limits: &'a Limits<F, S>,
+    ) -> SmallVec<[Subject<'a>; 1]> {
+        let subject = |(policy, key): (&'a str, &'a KeyBytes)| Subject {
+            policy,
+            key,
+            tier: self.tier.as_deref(),
+            tenant: self.tenant.as_deref(),
+            cost: self.cost,
+        };
+        limits.policies().zip(&self.keys).map(subject).collect()
+    }
+
+    /// Makes the check. In memory it is made before this returns.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the gate does not have a policy.
+    pub fn check<'a, F: Framework, S: Store>(
+        &'a self,
+        limits: &'a Limits<F, S>,
+    ) -> MaybeReady<CheckResult<S>, impl Future<Output = CheckResult<S>> + 'a> {
+        let is_remote = limits.gate().store().is_remote();
+        MaybeReady::new(is_remote, async move {
+            limits.decide(&self.subjects(limits)).await
+        })
+    }
+}
+
+impl<F: Framework, S: Store> Limits<F, S> {
+    /// Asks the gate, for a receipt if the limits may have to give something back.
+    pub(crate) async fn decide(&self, subjects: &[Subject<'_>]) -> CheckResult<S> {
+        if self.wants_receipt() {
+            let (verdict, receipt) = self.gate().admit(subjects).await?;
+            Ok((verdict, Some(receipt)))
+        } else {
+            Ok((self.gate().decide(subjects).await?, None))
+        }
+    }
+}

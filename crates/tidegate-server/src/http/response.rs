@@ -1,0 +1,168 @@
+//! Verdicts as JSON and headers.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
+use http_body_util::Full;
+use serde::Serialize;
+use tidegate::{Decision, Degraded, PolicyDecision, Verdict};
+use tidegate_http::{DecisionJson, Denial, add_headers, microseconds, rate_limit_headers};
+
+use super::Response;
+use crate::server::ActiveConfig;
+
+/// The response to a check. Durations are in microseconds, rounded up.
+#[derive(Serialize)]
+pub(super) struct CheckResponse<'a> {
+    allowed: bool,
+    policy: Option<&'a str>,
+    tier: Option<&'a str>,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    /// 0 if allowed; null if the request can never be allowed, or if the wait is unknown.
+    retry_after_us: Option<u64>,
+    reset_after_us: Option<u64>,
+    delay_us: u64,
+    /// The value of the `Retry-After` header, or null.
+    retry_after: Option<u64>,
+    /// The outcome of a shadow policy, or of a candidate.
+    shadow: Option<&'static str>,
+    candidate: Option<&'static str>,
+    /// The reason if the failure policy answered.
+    degraded: Option<&'static str>,
+    /// The receipt, if one was requested; null inside if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) receipt: Option<Option<String>>,
+}
+
+impl<'a> CheckResponse<'a> {
+    /// Creates the response from the nearest policy of a verdict. PolicyText from the request have no
+    /// name.
+    pub(super) fn new(verdict: &'a Verdict, is_inline: bool) -> Self {
+        Self::from_nearest(verdict, is_inline, verdict.is_allowed())
+    }
+
+    /// Creates the response to a look: whether a request of cost 1 would be allowed. `retry_after`
+    /// is always null.
+    pub(super) fn from_look(verdict: &'a Verdict, is_inline: bool) -> Self {
+        let is_known = verdict
+            .nearest()
+            .and_then(|policy| policy.decision())
+            .is_some_and(Decision::has_figures);
+        let allowed = verdict.is_allowed() && (!is_known || verdict.remaining() != Some(0));
+        Self::from_nearest(verdict, is_inline, allowed)
+    }
+
+    fn from_nearest(verdict: &'a Verdict, is_inline: bool, allowed: bool) -> Self {
+        let denial = Denial::new(verdict);
+        let policy = verdict.nearest().or_else(|| verdict.decisions().first());
+        let decision = policy.and_then(|policy| policy.decision());
+        let figures = decision.map(DecisionJson::from);
+        let label = policy.map(|policy| policy.label()).filter(|_| !is_inline);
+        let retry_after = denial.as_ref().and_then(Denial::retry_after);
+        let candidate = policy.and_then(|policy| policy.candidate());
+        Self {
+            allowed,
+            policy: label.map(|label| label.name().as_str()),
+            tier: label
+                .and_then(|label| label.tier())
+                .map(|tier| tier.as_str()),
+            limit: decision.map(Decision::limit),
+            remaining: figures.and_then(|figures| figures.remaining),
+            retry_after_us: match &denial {
+                None => allowed.then_some(0),
+                Some(_) => retry_after.and(verdict.retry_after()).map(microseconds),
+            },
+            reset_after_us: longest_reset(verdict)
+                .or_else(|| figures.and_then(|figures| figures.reset_after_us)),
+            delay_us: microseconds(verdict.delay()),
+            retry_after,
+            shadow: policy.and_then(shadow_outcome),
+            candidate: candidate
+                .filter(|decision| decision.has_figures())
+                .map(|decision| outcome(decision.is_denied())),
+            degraded: verdict
+                .degraded()
+                .or_else(|| decision?.degraded())
+                .map(Degraded::name),
+            receipt: None,
+        }
+    }
+
+    /// Creates the response from a decision that was made outside the gate and took nothing.
+    pub(super) fn from_decision(decision: &Decision, policy: Option<&'a str>) -> Self {
+        let figures = DecisionJson::from(decision);
+        Self {
+            allowed: figures.allowed,
+            policy,
+            tier: None,
+            limit: figures.limit,
+            remaining: figures.remaining,
+            retry_after_us: figures.retry_after_us,
+            reset_after_us: figures.reset_after_us,
+            delay_us: figures.delay_us,
+            retry_after: None,
+            shadow: None,
+            candidate: None,
+            degraded: decision.degraded().map(Degraded::name),
+            receipt: None,
+        }
+    }
+}
+
+/// Returns the time until all enforced policies are reset.
+fn longest_reset(verdict: &Verdict) -> Option<u64> {
+    let enforced = verdict
+        .decisions()
+        .iter()
+        .filter(|policy| !policy.is_shadow());
+    enforced
+        .filter_map(|policy| DecisionJson::from(policy.decision()?).reset_after_us)
+        .max()
+}
+
+/// Returns the outcome of a shadow policy. Without the store it is unknown.
+fn shadow_outcome(policy: &PolicyDecision) -> Option<&'static str> {
+    let is_known = policy.decision().is_none_or(Decision::has_figures);
+    (policy.is_shadow() && is_known).then(|| outcome(policy.would_deny()))
+}
+
+fn outcome(is_denied: bool) -> &'static str {
+    if is_denied { "denied" } else { "allowed" }
+}
+
+/// Creates a response from a verdict, with the status `denied` if it is denied.
+pub(super) fn from_verdict(
+    active: &ActiveConfig,
+    verdict: &Verdict,
+    body: &CheckResponse<'_>,
+    denied: StatusCode,
+) -> Response {
+    let mut response = json(body);
+    let headers = rate_limit_headers(
+        verdict,
+        active.header_format,
+        false,
+        None,
+        &active.policy_headers,
+    );
+    add_headers(response.headers_mut(), headers);
+    if let Some(denial) = Denial::new(verdict) {
+        add_headers(response.headers_mut(), denial.headers());
+        *response.status_mut() = denied;
+    }
+    response
+}
+
+/// Creates a JSON response that must not be cached.
+pub(super) fn json(value: &impl Serialize) -> Response {
+    let mut body = Vec::with_capacity(256);
+    // Strings and numbers only, so serialization cannot fail.
+    let _ = serde_json::to_writer(&mut body, value);
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    let head = response.headers_mut();
+    head.reserve(6);
+    head.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    head.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,49 @@
+//! The user guide: the pages of the repository's `docs` folder.
+//!
+//! Start with [`policies`] and [`choosing_an_algorithm`]. [`middleware`] is for Rust services,
+//! [`server`] and [`configuration`] for programs in other languages. [`redis`] and [`failure_modes`]
+//! are for limits shared by several processes.
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/policies.md")]
+pub mod policies {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/choosing-an-algorithm.md")]
+pub mod choosing_an_algorithm {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/middleware.md")]
+pub mod middleware {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/redis.md")]
+pub mod redis {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/failure-modes.md")]
+pub mod failure_modes {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/server.md")]
+pub mod server {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/configuration.md")]
+pub mod configuration {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/security.md")]
+pub mod security {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/simulate.md")]
+pub mod simulate {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/specification.md")]
+pub mod specification {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/performance.md")]
+pub mod performance {}
