@@ -1,4 +1,4 @@
-//! What is done with this repository, in one place: `cargo xtask test`, `cargo xtask bench`.
+//! Development tasks: `cargo xtask test`, `cargo xtask lint`, `cargo xtask bench` and others.
 
 mod dist;
 mod prose;
@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 
-/// What is done with this repository
+/// Run a development task of this repository
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", arg_required_else_help = true)]
 struct Arguments {
@@ -20,26 +20,29 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install what the tests need and run every test there is
+    /// Run every test; install what they need first
     Test,
-    /// Check the format, the lints and the documentation
+    /// Check format, lints, documentation, prose and dependencies
     Lint,
     /// Print figures about the language: clause openers, documentation share, function lengths
     Prose {
         /// Another checkout, to compare
         tree: Option<PathBuf>,
+        /// Check the rules instead, as `lint` does
+        #[arg(long)]
+        check: bool,
     },
-    /// Build the static binary that is handed out: target/dist/tidegate
+    /// Build a static release binary: target/dist/tidegate
     Dist,
-    /// Attack a release binary on loopback for a few minutes and print what held
+    /// Attack a release binary on loopback for a few minutes and print the results
     Attack {
-        /// Options of the campaign: `--seconds N`, `--only NAME`, `--help`
+        /// Options of the attack: `--seconds N`, `--only NAME`, `--help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Measure against peers in the same run: `cargo xtask bench memory`, `redis`, `failures`, `tower` or `server`
+    /// Measure against peers: `cargo xtask bench memory`, `redis`, `failures`, `tower` or `server`
     Bench {
-        /// What to measure, and its options: `memory`, `redis`, `failures`, `tower`, `server`, `memory --help`
+        /// The benchmark and its options: `memory`, `redis`, `failures`, `tower`, `server`, `memory --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         arguments: Vec<String>,
     },
@@ -49,9 +52,10 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Test => test(),
         Task::Lint => lint(),
-        Task::Prose { tree } => {
-            root().and_then(|root| prose::print(tree.as_deref().unwrap_or(root)))
-        }
+        Task::Prose { tree, check } => root().and_then(|root| {
+            let tree = tree.as_deref().unwrap_or(root);
+            if check { prose::lint(tree) } else { prose::print(tree) }
+        }),
         Task::Dist => root().and_then(dist::dist),
         Task::Attack { arguments } => bench(&[&["attack".to_owned()][..], &arguments].concat()),
         Task::Bench { arguments } => bench(&arguments),
@@ -68,10 +72,11 @@ fn main() -> ExitCode {
 fn test() -> anyhow::Result<()> {
     tools::ensure()?;
     tools::ensure_clients(root()?)?;
-    // Documentation's as well, in one command: in one of their own, other features of what we use would be built.
+    // One command for all tests, doctests included: separate ones would rebuild dependencies with
+    // other features.
     cargo(&["test", "--workspace", "--locked"], &[])?;
-    // What is lock-free, in every order that threads can take it. In a folder of its own, so that going to and fro does
-    // not build everything anew.
+    // loom runs the lock-free code in every interleaving. A separate target directory keeps both
+    // builds cached.
     let loom = [
         "test",
         "--release",
@@ -87,6 +92,7 @@ fn test() -> anyhow::Result<()> {
 }
 
 fn lint() -> anyhow::Result<()> {
+    prose::lint(root()?)?;
     cargo(&["fmt", "--all", "--check"], &[])?;
     cargo(
         &[
@@ -100,7 +106,7 @@ fn lint() -> anyhow::Result<()> {
         ],
         &[],
     )?;
-    // Each feature alone: what it leaves out must not be missed.
+    // Each feature alone must compile.
     for feature in [
         "",
         "redis",
@@ -124,7 +130,7 @@ fn lint() -> anyhow::Result<()> {
         ];
         cargo(&[&alone[..], &["--", "--deny", "warnings"]].concat(), &[])?;
     }
-    // What is shipped is built without what the tests turn on.
+    // The binary alone: dev-dependencies of the workspace turn on other features.
     cargo(
         &[
             "clippy",
@@ -189,7 +195,7 @@ fn root() -> anyhow::Result<&'static Path> {
         .context("xtask is in the repository")
 }
 
-/// Runs cargo in the repository, and shows how.
+/// Runs cargo in the repository and prints the command.
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<()> {
     let shown: Vec<String> = environment
         .iter()

@@ -10,7 +10,7 @@ use crate::rounding::microseconds;
 /// If the failure policy answered with `open` or `closed`, the amounts are `None`: they are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DecisionJson {
-    /// Whether the request may proceed.
+    /// True if the request may proceed.
     pub allowed: bool,
     /// The capacity.
     pub limit: Option<u64>,

@@ -23,11 +23,11 @@ pub struct Header {
     pub name: &'static str,
     /// The value: visible ASCII and spaces.
     pub value: Bytes,
-    /// How to add the header to a response that already has it.
+    /// The treatment of a response that already has the header.
     pub merge: Merge,
 }
 
-/// How to add a header to a response that already has it.
+/// The treatment of a header that a response already has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
     /// Add another line. Several lines are one list, so the values of an inner layer stay.

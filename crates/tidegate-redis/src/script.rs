@@ -486,8 +486,7 @@ mod tests {
         }
     }
 
-    /// Whatever limits clients send, their order, numbers and count create no more scripts than
-    /// this.
+    /// Clients cannot create more scripts than this: not by the order, numbers or count of limits.
     #[test]
     fn a4_the_number_of_scripts_is_bounded() {
         let kinds = [

@@ -27,10 +27,11 @@ const AVOIDED: [(&str, &str); 15] = [
 ];
 
 /// Passages that may keep their words: a file, and a part of the text.
-const ALLOWED: [(&str, &str); 2] = [
+const ALLOWED: [(&str, &str); 3] = [
     // The rules themselves.
     ("xtask/src/prose/rules.rs", ""),
-    ("CONTRIBUTING.md", "clause openers"),
+    ("xtask/src/prose/figures.rs", "per 1,000 words"),
+    ("CONTRIBUTING.md", "nobody, somebody"),
 ];
 
 /// Returns the rules that a passage breaks, as messages.

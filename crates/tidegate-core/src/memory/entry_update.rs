@@ -11,11 +11,11 @@ pub(super) struct Change {
     pub(super) write: Option<Slot>,
     /// Set if the kind of the slot changes.
     pub(super) is_other_kind: bool,
-    /// How the request used the entry, for eviction.
+    /// The use of the entry by the request, for eviction.
     pub(super) usage: EntryUse,
 }
 
-/// How a request used an entry. A full table evicts by it.
+/// The use of an entry by a request. A full table evicts by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryUse {
     Admitted,

@@ -106,8 +106,7 @@ impl Packed for SlidingWindowCounter {
     const KIND: Kind = Kind::Counter;
 
     fn pack(&self, state: &CounterState) -> Slot {
-        // Whether the current window is empty tells which of two window ends the stored time stands
-        // for.
+        // The stored time is the end of the next window, or of the current one if that is empty.
         let expires_at = if state.current > 0 {
             state.end.saturating_add(self.period())
         } else {

@@ -11,7 +11,7 @@ use crate::client_address::ClientAddress;
 use crate::error::RequestError;
 use crate::framework::Framework;
 
-/// Whether a request has the parts of its key.
+/// The presence of the parts of a key in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     Present,

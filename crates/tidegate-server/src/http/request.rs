@@ -169,7 +169,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
         .map_err(|error| Problem::bad(format!("the body is invalid: {error}")))
 }
 
-/// Whether a request may have a cost.
+/// Permission for a request to have a cost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CostRule {
     /// The request may have a cost.
