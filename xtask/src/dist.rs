@@ -1,21 +1,21 @@
-//! The binary that is handed out: static, so that it runs wherever there is a kernel.
+//! Builds the binary for distribution. It is static, so it runs on any Linux kernel.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// Builds it, and tells where it is.
+/// Builds the binary and prints its path.
 pub(crate) fn dist(root: &Path) -> anyhow::Result<()> {
     if !cfg!(target_os = "linux") {
         bail!(
-            "static binaries are built on Linux; elsewhere: cargo build --release --bin tidegate"
+            "static binaries can be built on Linux only; use `cargo build --release --bin tidegate`"
         );
     }
     let host = host()?;
     let target = root.join("target/dist");
     let folder = target.display().to_string();
-    // In a folder of its own: with these flags everything is built anew.
+    // A separate target folder, because these flags rebuild every dependency.
     let arguments = [
         "build",
         "--release",
@@ -46,7 +46,7 @@ pub(crate) fn dist(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What this machine is called by the compiler.
+/// Returns the host's target triple.
 fn host() -> anyhow::Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)
@@ -55,5 +55,7 @@ fn host() -> anyhow::Result<String> {
         .context("rustc -vV")?;
     let text = String::from_utf8(output.stdout).context("rustc -vV")?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc -vV says no host")?.to_owned())
+    Ok(host
+        .context("rustc -vV: expected a line `host: …`")?
+        .to_owned())
 }

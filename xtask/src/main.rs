@@ -1,6 +1,7 @@
 //! Development tasks: `cargo xtask test`, `cargo xtask lint`, `cargo xtask bench` and others.
 
 mod dist;
+mod picture;
 mod prose;
 mod tools;
 
@@ -34,6 +35,8 @@ enum Task {
     },
     /// Build a static release binary: target/dist/tidegate
     Dist,
+    /// Draw docs/terminal.svg, the picture in the README, from a real session
+    Picture,
     /// Attack a release binary on loopback for a few minutes and print the results
     Attack {
         /// Options of the attack: `--seconds N`, `--only NAME`, `--help`
@@ -54,9 +57,14 @@ fn main() -> ExitCode {
         Task::Lint => lint(),
         Task::Prose { tree, check } => root().and_then(|root| {
             let tree = tree.as_deref().unwrap_or(root);
-            if check { prose::lint(tree) } else { prose::print(tree) }
+            if check {
+                prose::lint(tree)
+            } else {
+                prose::print(tree)
+            }
         }),
         Task::Dist => root().and_then(dist::dist),
+        Task::Picture => picture(),
         Task::Attack { arguments } => bench(&[&["attack".to_owned()][..], &arguments].concat()),
         Task::Bench { arguments } => bench(&arguments),
     };
@@ -146,7 +154,34 @@ fn lint() -> anyhow::Result<()> {
     cargo(
         &["doc", "--workspace", "--no-deps", "--locked"],
         &[("RUSTDOCFLAGS", "--deny warnings")],
-    )
+    )?;
+    deny()
+}
+
+/// Checks the dependencies against deny.toml. Advisories need the network and are left out.
+fn deny() -> anyhow::Result<()> {
+    let program = tools::ensure_deny(root()?)?;
+    let status = Command::new(&program)
+        .args(["--locked", "check", "bans", "licenses", "sources"])
+        .current_dir(root()?)
+        .status()
+        .with_context(|| program.display().to_string())?;
+    if !status.success() {
+        bail!("cargo deny failed: expected dependencies that deny.toml accepts");
+    }
+    Ok(())
+}
+
+fn picture() -> anyhow::Result<()> {
+    let build = [
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "tidegate-cli",
+    ];
+    cargo(&build, &[])?;
+    picture::draw(root()?)
 }
 
 fn bench(arguments: &[String]) -> anyhow::Result<()> {

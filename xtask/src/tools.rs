@@ -1,11 +1,11 @@
-//! The programs that the tests run beside our own, and the packages that bring them.
+//! The programs that the tests and benchmarks run, and the packages that contain them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::bail;
 
-/// A program, what it is for, and the Debian package that it is in.
+/// A program, its purpose and its Debian package.
 struct Tool {
     program: &'static str,
     purpose: &'static str,
@@ -15,7 +15,7 @@ struct Tool {
 const TOOLS: [Tool; 13] = [
     Tool {
         program: "bash",
-        purpose: "pipes and bounds on memory",
+        purpose: "pipes and memory limits",
         package: "bash",
     },
     Tool {
@@ -25,7 +25,7 @@ const TOOLS: [Tool; 13] = [
     },
     Tool {
         program: "curl",
-        purpose: "a client that does as Retry-After says",
+        purpose: "a client that follows Retry-After",
         package: "curl",
     },
     Tool {
@@ -55,12 +55,12 @@ const TOOLS: [Tool; 13] = [
     },
     Tool {
         program: "redis-benchmark",
-        purpose: "a client for RESP that asks much",
+        purpose: "a load generator for RESP",
         package: "redis-tools",
     },
     Tool {
         program: "promtool",
-        purpose: "what Prometheus thinks of metrics",
+        purpose: "validation of metrics",
         package: "prometheus",
     },
     Tool {
@@ -75,16 +75,16 @@ const TOOLS: [Tool; 13] = [
     },
     Tool {
         program: "npm",
-        purpose: "what these need",
+        purpose: "packages for the clients in Node.js",
         package: "npm",
     },
 ];
 
-/// Clients of other languages, at the versions that were tried.
+/// Clients in other languages, with the tested versions.
 const PYTHON: [&str; 2] = ["redis==8.1.0", "schemathesis==4.32.5"];
 const NODE: [&str; 2] = ["ioredis@6.0.0", "redis@6.3.1"];
 
-/// Sees to it that clients of other languages are in target/tools, which tests look for them in.
+/// Installs the clients in other languages in target/tools, where the tests look for them.
 pub(crate) fn ensure_clients(root: &Path) -> anyhow::Result<()> {
     let folder = root.join("target/tools");
     let wanted = [&PYTHON[..], &NODE].concat().join(" ");
@@ -105,34 +105,32 @@ pub(crate) fn ensure_clients(root: &Path) -> anyhow::Result<()> {
         .current_dir(&folder)
         .status()?;
     if !status.success() {
-        bail!(
-            "clients of other languages could not be installed from PyPI and npm: the tests of the server need them"
-        );
+        bail!("failed to install clients from PyPI and npm, which the server's tests need");
     }
     std::fs::write(note, wanted)?;
     Ok(())
 }
 
-/// What `bench server` needs beside them.
+/// The additional programs of `bench server`.
 const SERVER_TOOLS: [Tool; 2] = [
     Tool {
         program: "wrk",
-        purpose: "a load over HTTP",
+        purpose: "a load generator for HTTP",
         package: "wrk",
     },
     Tool {
         program: "protoc",
-        purpose: "throttlecrab-server is built with it",
+        purpose: "building throttlecrab-server",
         package: "protobuf-compiler",
     },
 ];
 
-/// Sees to it that every tool is there: installed by apt where that can be, named where it cannot.
+/// Installs missing tools with apt. If that fails, returns an error that lists them.
 pub(crate) fn ensure() -> anyhow::Result<()> {
     ensure_all(&TOOLS)
 }
 
-/// The same for what `bench server` needs.
+/// Like [`ensure`], for the additional programs of `bench server`.
 pub(crate) fn ensure_for_server() -> anyhow::Result<()> {
     ensure_all(&SERVER_TOOLS)
 }
@@ -140,15 +138,15 @@ pub(crate) fn ensure_for_server() -> anyhow::Result<()> {
 fn ensure_all(tools: &[Tool]) -> anyhow::Result<()> {
     let missing: Vec<&Tool> = tools
         .iter()
-        .filter(|tool| !is_there(tool.program))
+        .filter(|tool| !is_installed(tool.program))
         .collect();
     if missing.is_empty() {
         return Ok(());
     }
     let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
-    if is_there("apt-get")
+    if is_installed("apt-get")
         && install(&packages)
-        && missing.iter().all(|tool| is_there(tool.program))
+        && missing.iter().all(|tool| is_installed(tool.program))
     {
         return Ok(());
     }
@@ -156,20 +154,21 @@ fn ensure_all(tools: &[Tool]) -> anyhow::Result<()> {
         eprintln!("missing: {} ({})", tool.program, tool.purpose);
     }
     bail!(
-        "install these and try again; on Debian or Ubuntu: sudo apt-get install {}",
+        "install the missing programs and retry; on Debian or Ubuntu: sudo apt-get install {}",
         packages.join(" ")
     )
 }
 
-fn is_there(program: &str) -> bool {
-    let finds = Command::new("sh")
+fn is_installed(program: &str) -> bool {
+    let found = Command::new("sh")
         .args(["-c", &format!("command -v {program}")])
         .stdout(Stdio::null())
         .status();
-    finds.is_ok_and(|status| status.success())
+    found.is_ok_and(|status| status.success())
 }
 
-/// By apt: as root, or by sudo where that asks for no password. Whatever fails is told by apt itself.
+/// Installs packages with apt, as root or with sudo if it needs no password. apt prints its own
+/// errors.
 fn install(packages: &[&str]) -> bool {
     let prefix = if is_root() { "" } else { "sudo -n " };
     eprintln!("> installing {}", packages.join(" "));
@@ -187,4 +186,41 @@ fn install(packages: &[&str]) -> bool {
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+/// The version of cargo-deny that `cargo xtask lint` runs.
+const DENY: &str = "0.20.2";
+
+/// Installs cargo-deny in target/tools, if it is missing, and returns its path.
+pub(crate) fn ensure_deny(root: &Path) -> anyhow::Result<PathBuf> {
+    let folder = root.join("target/tools");
+    let program = folder.join("bin/cargo-deny");
+    let version = Command::new(&program).arg("--version").output();
+    let is_current = version.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout).trim() == format!("cargo-deny {DENY}")
+    });
+    if is_current {
+        return Ok(program);
+    }
+    eprintln!("> installing cargo-deny {DENY} in {}", folder.display());
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args([
+            "install",
+            "cargo-deny",
+            "--version",
+            DENY,
+            "--locked",
+            "--force",
+            "--quiet",
+        ])
+        .args(["--no-default-features", "--root"])
+        .arg(&folder)
+        // The build of the workspace has its own settings.
+        .env_remove("RUSTFLAGS")
+        .current_dir(std::env::temp_dir())
+        .status()?;
+    if !status.success() {
+        bail!("cargo-deny could not be installed: `cargo xtask lint` needs it");
+    }
+    Ok(program)
 }
