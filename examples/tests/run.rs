@@ -1,4 +1,4 @@
-//! Runs every example, as a user would.
+//! Runs every example as a user would.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate_testkit::redis::{RedisServer, wait_for};
 
-/// A running example, until it is dropped.
+/// A running example process. Dropping it kills the process.
 struct Example {
     process: Child,
     url: String,
@@ -28,7 +28,7 @@ fn start(name: &str, arguments: &[&str]) -> Example {
         "login" => env!("CARGO_BIN_EXE_login"),
         "llm_gateway" => env!("CARGO_BIN_EXE_llm_gateway"),
         "attribute" => env!("CARGO_BIN_EXE_attribute"),
-        other => panic!("there is no example {other}"),
+        other => panic!("unknown example: {other}"),
     };
     let mut command = Command::new(path);
     command
@@ -38,7 +38,7 @@ fn start(name: &str, arguments: &[&str]) -> Example {
     let mut process = command.spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
-    // What else it says is read on, so that it never waits for a reader.
+    // Drains the rest of the output, so that the example never blocks on a full pipe.
     std::thread::spawn(move || lines.for_each(drop));
     let url = first
         .strip_prefix("listening on ")
@@ -48,7 +48,7 @@ fn start(name: &str, arguments: &[&str]) -> Example {
 }
 
 impl Example {
-    /// The status, and all that curl shows.
+    /// Returns the status and the full output of curl.
     fn curl(&self, path: &str, options: &[&str]) -> (u16, String) {
         let url = format!("{}{path}", self.url);
         let output = Command::new("curl")
@@ -70,7 +70,7 @@ impl Example {
     }
 }
 
-fn tiers(arguments: &[&str]) {
+fn assert_tiers(arguments: &[&str]) {
     let example = start("axum_tiers", arguments);
     let (status, text) = example.curl("/", &["-H", "x-user: ann"]);
     assert_eq!(status, 200);
@@ -99,13 +99,13 @@ fn tiers(arguments: &[&str]) {
 
 #[test]
 fn axum_tiers_in_memory() {
-    tiers(&[]);
+    assert_tiers(&[]);
 }
 
 #[test]
 fn axum_tiers_on_redis() {
     let redis = RedisServer::start();
-    tiers(&[&format!("{}?timeout=5s", redis.url())]);
+    assert_tiers(&[&format!("{}?timeout=5s", redis.url())]);
 }
 
 #[test]
@@ -135,16 +135,16 @@ fn login() {
 #[test]
 fn llm_gateway() {
     let example = start("llm_gateway", &[]);
-    let ask = |prompt: &str, most: u64, key: &str| {
-        let path = format!("/complete?prompt={prompt}&max_tokens={most}");
+    let complete = |prompt: &str, max_tokens: u64, key: &str| {
+        let path = format!("/complete?prompt={prompt}&max_tokens={max_tokens}");
         example.curl(&path, &["-H", &format!("authorization: Bearer {key}")])
     };
-    let (status, text) = ask("the+quick+brown+fox", 1_000, "sk-1");
+    let (status, text) = complete("the+quick+brown+fox", 1_000, "sk-1");
     assert_eq!(status, 200);
     assert!(text.ends_with("fox brown quick the "), "{text}");
-    // What was not used is given back once the answer has ended.
+    // Unused tokens are refunded once the response has ended.
     let left = || {
-        ask("fox", 1, "sk-1")
+        complete("fox", 1, "sk-1")
             .1
             .split("r=")
             .nth(1)
@@ -152,8 +152,8 @@ fn llm_gateway() {
     };
     assert!(wait_for(Duration::from_secs(10), || left()
         .is_some_and(|left: u64| left > 950)));
-    assert_eq!(ask("fox", 1_001, "sk-1").0, 413);
-    assert_eq!(ask("fox", 1_000, "sk-2").0, 200);
+    assert_eq!(complete("fox", 1_001, "sk-1").0, 413);
+    assert_eq!(complete("fox", 1_000, "sk-2").0, 200);
 }
 
 #[test]
@@ -162,19 +162,19 @@ fn attribute() {
     let url = format!("{}?timeout=5s", redis.url());
     for arguments in [&[][..], &[url.as_str()]] {
         let example = start("attribute", arguments);
-        let answers: Vec<_> = (0..6)
+        let responses: Vec<_> = (0..6)
             .map(|_| example.curl("/search?user=ann", &[]))
             .collect();
         assert_eq!(
-            answers
+            responses
                 .iter()
                 .map(|(status, _)| *status)
                 .collect::<Vec<_>>(),
             [200, 200, 200, 200, 200, 429]
         );
         assert!(
-            answers[1].1.ends_with("mail sent\n")
-                && answers[2].1.contains("mail not sent: fixed_window 2/hour")
+            responses[1].1.ends_with("mail sent\n")
+                && responses[2].1.contains("mail: fixed_window 2/hour")
         );
     }
 }
@@ -190,10 +190,10 @@ async fn tonic_service() {
     let mut client = tonic_health::pb::health_client::HealthClient::new(channel);
     let mut codes = Vec::new();
     for _ in 0..6 {
-        let answer = client
+        let response = client
             .check(tonic_health::pb::HealthCheckRequest::default())
             .await;
-        codes.push(answer.err().map(|status| status.code()));
+        codes.push(response.err().map(|status| status.code()));
     }
     assert_eq!(
         codes,

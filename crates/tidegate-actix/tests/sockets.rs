@@ -1,4 +1,4 @@
-//! actix-web over real sockets: exactly the limit passes, and clients are told the truth.
+//! actix-web over real sockets. Exactly the limit passes, and the headers are correct.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use tidegate_core::{FailurePolicy, Gate, PolicySet, Rules, Store};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::RedisServer;
 
-/// A server with workers of its own, until it is dropped.
+/// A server with its own workers. Dropping it stops the server.
 struct Server {
     address: SocketAddr,
     handle: ServerHandle,
@@ -25,7 +25,7 @@ impl Drop for Server {
     }
 }
 
-/// Answers with the status of the path, and tells a cost of 20 under `/told`.
+/// Responds with the status in the path. Under `/told` it also sets a charge of 20.
 async fn handle(request: HttpRequest) -> Result<HttpResponse, actix_web::Error> {
     Ok(match request.path() {
         "/told" => {
@@ -50,7 +50,7 @@ async fn handle(request: HttpRequest) -> Result<HttpResponse, actix_web::Error> 
     })
 }
 
-/// Answers some requests with an error, as middleware that authenticates does.
+/// Rejects some requests with an error, like middleware that authenticates.
 async fn authenticate(
     request: actix_web::dev::ServiceRequest,
     next: actix_web::middleware::Next<impl actix_web::body::MessageBody>,
@@ -72,7 +72,7 @@ fn serve<S: Store>(limits: &Limits<S>) -> Server {
                     .wrap(limit.clone());
                 app.default_service(web::to(handle))
             });
-            // Else who closes its end of the connection is taken for one that still reads.
+            // Otherwise a client that closed its end of the connection counts as still reading.
             let server = server.h1_allow_half_closed(false);
             let server = server
                 .workers(2)
@@ -92,7 +92,7 @@ fn serve<S: Store>(limits: &Limits<S>) -> Server {
     receive.recv().unwrap()
 }
 
-/// An answer: its status, its head in lower case, and its body.
+/// A response: its status, its head in lower case, and its body.
 struct Answer {
     status: u16,
     head: String,
@@ -167,10 +167,10 @@ fn left(limits: &Limits) -> u64 {
         .unwrap()
 }
 
-fn wait_until(is_so: impl Fn() -> bool) {
+fn wait_until(condition: impl Fn() -> bool) {
     assert!(tidegate_testkit::redis::wait_for(
         Duration::from_secs(20),
-        is_so
+        condition
     ));
 }
 
@@ -184,11 +184,11 @@ fn exactly_the_limit_passes() {
 #[test]
 fn exactly_the_limit_passes_on_redis() {
     let redis = RedisServer::start();
-    let book = PolicySet::new()
+    let policies = PolicySet::new()
         .with("api", Rules::new("100/365 days".parse().unwrap()))
         .unwrap();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", redis.url())).unwrap();
-    let gate = Gate::builder(store, book)
+    let gate = Gate::builder(store, policies)
         .failure_policy(FailurePolicy::Closed)
         .build();
     let limits = Limits::new(gate)
@@ -199,7 +199,7 @@ fn exactly_the_limit_passes_on_redis() {
 }
 
 #[test]
-fn what_is_told_is_a_structured_field_and_true() {
+fn headers_are_structured_fields_and_match_the_decision() {
     let server = serve(&limits("fixed_window 1/365 days"));
     let first = get(server.address, "/", &[]);
     assert_eq!(
@@ -227,7 +227,7 @@ fn what_is_told_is_a_structured_field_and_true() {
 }
 
 #[test]
-fn clients_behind_a_proxy_are_told_apart_and_cannot_choose() {
+fn clients_behind_a_proxy_are_separate_and_cannot_spoof_an_address() {
     let address = ClientAddress::behind(["127.0.0.0/8"]).unwrap();
     let server = serve(&Limits::memory("1/365 days".parse().unwrap(), address));
     let status = |forwarded| get(server.address, "/", &[("x-forwarded-for", forwarded)]).status;
@@ -238,7 +238,7 @@ fn clients_behind_a_proxy_are_told_apart_and_cannot_choose() {
 }
 
 #[test]
-fn charged_by_the_outcome() {
+fn the_outcome_determines_the_charge() {
     let by_status =
         limits("3/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
     let server = serve(&by_status);
@@ -247,7 +247,7 @@ fn charged_by_the_outcome() {
     ];
     let seen = statuses.map(|path| get(server.address, path, &[]).status);
     assert_eq!(seen, [200, 200, 200, 200, 401, 401, 401, 429]);
-    // Errors, of the handler or of middleware within, are answers like any other.
+    // Errors of the handler or of inner middleware count like any other response.
     let by_error =
         limits("2/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
     let server = serve(&by_error);
@@ -259,14 +259,14 @@ fn charged_by_the_outcome() {
     let server = serve(&by_bytes);
     assert_eq!(get(server.address, "/200", &[]).body, "0123456789");
     wait_until(|| left(&by_bytes) == 98);
-    let told = limits("100/365 days").cost(|_| 50).settle();
-    let server = serve(&told);
+    let by_handler = limits("100/365 days").cost(|_| 50).settle();
+    let server = serve(&by_handler);
     assert_eq!(get(server.address, "/told", &[]).body, "told");
-    wait_until(|| left(&told) == 80);
+    wait_until(|| left(&by_handler) == 80);
 }
 
 #[test]
-fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
+fn a_disconnect_and_a_panic_refund_the_cost() {
     let limits = limits("9/365 days").count_when(|_| true);
     let server = serve(&limits);
     let mut stream = TcpStream::connect(server.address).unwrap();
@@ -285,10 +285,11 @@ fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
 }
 
 #[test]
-fn a_leaky_bucket_shapes() {
+fn a_leaky_bucket_delays_requests() {
     let limits = limits("leaky_bucket 20/second burst=100").shape(Duration::from_millis(150));
     let server = serve(&limits);
-    // Together more than can wait: those that would wait for longer are told when to come back.
+    // These are more requests than can wait. Those that would wait too long are denied, with the
+    // time of a retry.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..30)
             .map(|_| scope.spawn(|| get(server.address, "/", &[]).status))

@@ -1,4 +1,4 @@
-//! How long callers wait when Redis fails, and how soon it is asked again.
+//! Measures how long callers wait when Redis fails, and how soon Redis decides again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use tidegate_testkit::redis::{RedisCluster, RedisSentinels, RedisServer, wait_fo
 
 use crate::spread::Spread;
 
-/// How often, and for how long.
+/// The options of `bench failures`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// How often each failure is brought about.
+    /// Number of rounds per failure
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How long a server hangs, in milliseconds.
+    /// Time that a server hangs, in milliseconds
     #[arg(long, default_value_t = 3_000)]
     hang_ms: u64,
 }
@@ -24,22 +24,22 @@ const POLICY: &str = "gcra 1_000_000_000/365 days";
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     println!(
-        "{} rounds each; 8 callers, about 1,000 checks a second; the deadline is 50 ms.\n",
+        "{} rounds each, 8 callers, about 1,000 checks a second, timeout 50 ms.\n",
         options.rounds
     );
-    println!("| failure | what | median (least-most), ms |\n|---|---|---:|");
+    println!("| failure | measurement | median (minimum-maximum), ms |\n|---|---|---:|");
     hang(options)?;
     restart(options)?;
     sentinel(options)?;
     cluster(options)
 }
 
-fn row(failure: &str, what: &str, figures: &[Duration]) {
+fn row(failure: &str, measurement: &str, figures: &[Duration]) {
     let ms: Vec<f64> = figures
         .iter()
         .map(|figure| figure.as_secs_f64() * 1e3)
         .collect();
-    println!("| {failure} | {what} | {} |", Spread::of(&ms));
+    println!("| {failure} | {measurement} | {} |", Spread::of(&ms));
 }
 
 fn limiter(url: &str) -> anyhow::Result<Limiter<AnyStore>> {
@@ -50,14 +50,14 @@ fn limiter(url: &str) -> anyhow::Result<Limiter<AnyStore>> {
     )?)
 }
 
-/// What the callers of one round saw.
+/// The waits that the callers of one round measured.
 #[derive(Default)]
 struct Seen {
-    /// How long each answer took, and whether the breaker had opened before it was asked for.
+    /// The duration of each check, and true if the breaker was open before it.
     waits: Vec<(Duration, bool)>,
 }
 
-/// Lets 8 callers ask, about 1,000 times a second together, while `failure` happens.
+/// Runs 8 callers, together about 1,000 checks a second, while `failure` happens.
 fn under_load(
     limiter: &Limiter<AnyStore>,
     failure: impl FnOnce() -> anyhow::Result<()>,
@@ -74,9 +74,9 @@ fn under_load(
                             .counters()
                             .store
                             .is_some_and(|store| store.breaker == Breaker::Open);
-                        let asked = Instant::now();
+                        let started = Instant::now();
                         let _ = limiter.check(&format!("user:{caller}")).wait();
-                        waits.push((asked.elapsed(), is_open));
+                        waits.push((started.elapsed(), is_open));
                         std::thread::sleep(Duration::from_millis(8));
                     }
                     waits
@@ -97,38 +97,38 @@ fn under_load(
     })
 }
 
-/// How long until Redis answers a check that writes.
-fn until_answered(limiter: &Limiter<AnyStore>, keys: usize) -> anyhow::Result<Duration> {
-    let begun = Instant::now();
+/// Measures the time until Redis decides a check of each key.
+fn until_decided(limiter: &Limiter<AnyStore>, keys: usize) -> anyhow::Result<Duration> {
+    let started = Instant::now();
     for key in 0..keys {
         let key = format!("key {key}");
-        let answers = || {
+        let is_decided = || {
             limiter
                 .check(&key)
                 .wait()
                 .is_ok_and(|decision| decision.degraded().is_none())
         };
         anyhow::ensure!(
-            wait_for(Duration::from_secs(60), answers),
-            "Redis did not come back: {:?}",
+            wait_for(Duration::from_secs(60), is_decided),
+            "Redis did not recover: {:?}",
             limiter.counters()
         );
     }
-    Ok(begun.elapsed())
+    Ok(started.elapsed())
 }
 
 fn hang(options: &Options) -> anyhow::Result<()> {
     let server = RedisServer::start();
     let limiter = limiter(&server.url())?;
-    let (mut longest, mut longest_open, mut backs) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut longest, mut longest_open, mut recoveries) = (Vec::new(), Vec::new(), Vec::new());
     let before = resident_kib()?;
     for _ in 0..options.rounds {
-        let mut back = Duration::ZERO;
+        let mut recovery = Duration::ZERO;
         let seen = under_load(&limiter, || {
             server.stop();
             std::thread::sleep(Duration::from_millis(options.hang_ms));
             server.go_on();
-            back = until_answered(&limiter, 1)?;
+            recovery = until_decided(&limiter, 1)?;
             Ok(())
         })?;
         longest.push(
@@ -136,7 +136,7 @@ fn hang(options: &Options) -> anyhow::Result<()> {
                 .iter()
                 .map(|(wait, _)| *wait)
                 .max()
-                .context("somebody asked")?,
+                .context("no check was made")?,
         );
         let open = seen
             .waits
@@ -144,16 +144,20 @@ fn hang(options: &Options) -> anyhow::Result<()> {
             .filter(|(_, is_open)| *is_open)
             .map(|(wait, _)| *wait)
             .max();
-        longest_open.push(open.context("the breaker opened")?);
-        backs.push(back);
+        longest_open.push(open.context("the breaker did not open")?);
+        recoveries.push(recovery);
     }
-    row("SIGSTOP", "longest wait for an answer", &longest);
+    row("SIGSTOP", "longest check", &longest);
     row(
         "SIGSTOP",
-        "longest wait once the breaker is open",
+        "longest check with the breaker open",
         &longest_open,
     );
-    row("SIGCONT", "until Redis answers again", &backs);
+    row(
+        "SIGCONT",
+        "until the first decision from Redis",
+        &recoveries,
+    );
     println!(
         "| SIGSTOP | growth of resident memory over all rounds | {} KiB |",
         resident_kib()?.saturating_sub(before)
@@ -166,21 +170,21 @@ fn resident_kib() -> anyhow::Result<u64> {
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("the system tells VmRSS")?;
+        .context("/proc/self/status: expected VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").trim().parse()?)
 }
 
 fn restart(options: &Options) -> anyhow::Result<()> {
     let mut server = RedisServer::start();
     let limiter = limiter(&server.url())?;
-    let (mut longest, mut backs) = (Vec::new(), Vec::new());
+    let (mut longest, mut recoveries) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
-        let mut back = Duration::ZERO;
+        let mut recovery = Duration::ZERO;
         let seen = under_load(&limiter, || {
             server.kill();
             std::thread::sleep(Duration::from_millis(1_000));
             server.restart();
-            back = until_answered(&limiter, 1)?;
+            recovery = until_decided(&limiter, 1)?;
             Ok(())
         })?;
         longest.push(
@@ -188,63 +192,63 @@ fn restart(options: &Options) -> anyhow::Result<()> {
                 .iter()
                 .map(|(wait, _)| *wait)
                 .max()
-                .context("somebody asked")?,
+                .context("no check was made")?,
         );
-        backs.push(back);
+        recoveries.push(recovery);
     }
-    row("kill -9", "longest wait for an answer", &longest);
+    row("kill -9", "longest check", &longest);
     row(
         "restart",
-        "from when Redis accepts until it answers us",
-        &backs,
+        "from accepting connections to the first decision from Redis",
+        &recoveries,
     );
     Ok(())
 }
 
 fn sentinel(options: &Options) -> anyhow::Result<()> {
-    let mut backs = Vec::new();
+    let mut recoveries = Vec::new();
     for _ in 0..options.rounds.min(3) {
         let mut sentinels = RedisSentinels::start();
         let limiter = limiter(&sentinels.url())?;
-        until_answered(&limiter, 1)?;
-        let mut back = Duration::ZERO;
+        until_decided(&limiter, 1)?;
+        let mut recovery = Duration::ZERO;
         under_load(&limiter, || {
             sentinels.primary().kill();
-            back = until_answered(&limiter, 1)?;
+            recovery = until_decided(&limiter, 1)?;
             Ok(())
         })?;
-        backs.push(back);
+        recoveries.push(recovery);
     }
     row(
         "Sentinel, kill -9 of the primary, down-after 1 s",
-        "until the new primary answers",
-        &backs,
+        "until the new primary decides",
+        &recoveries,
     );
     Ok(())
 }
 
 fn cluster(options: &Options) -> anyhow::Result<()> {
-    let mut backs = Vec::new();
+    let mut recoveries = Vec::new();
     for _ in 0..options.rounds.min(3) {
         let mut cluster = RedisCluster::start_with_failover();
         let limiter = limiter(&cluster.url())?;
-        until_answered(&limiter, 30)?;
-        let mut back = Duration::ZERO;
+        until_decided(&limiter, 30)?;
+        let mut recovery = Duration::ZERO;
         under_load(&limiter, || {
             cluster
                 .nodes()
                 .first_mut()
-                .context("a cluster has nodes")?
+                .context("the cluster has no nodes")?
                 .kill();
-            back = until_answered(&limiter, 30)?;
+            recovery = until_decided(&limiter, 30)?;
             Ok(())
         })?;
-        backs.push(back);
+        recoveries.push(recovery);
     }
     row(
         "Cluster, kill -9 of a primary, node-timeout 1 s",
-        "until every slot is answered for",
-        &backs,
+        "until every slot is served",
+        &recoveries,
     );
     Ok(())
 }

@@ -1,5 +1,6 @@
-//! Measures Tidegate against its peers: the same work, in the same run, interleaved.
-// A measurement reads the clock itself, and stops where something is amiss.
+//! Benchmarks that compare Tidegate with its peers: the same work, in the same run, in interleaved
+//! rounds. docs/performance.md has the results.
+// A benchmark reads the clock itself and panics when something goes wrong.
 #![allow(clippy::disallowed_methods, clippy::expect_used)]
 
 mod attack;
@@ -12,21 +13,21 @@ mod tower;
 
 use clap::Parser;
 
-/// Measures Tidegate against its peers: the same work, in the same run, interleaved.
+/// Measure Tidegate against its peers: the same work, in the same run, in interleaved rounds
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask bench")]
 enum Bench {
-    /// A campaign against a release binary, run by `cargo xtask attack`.
+    /// Attack a release binary, as `cargo xtask attack` does
     Attack(attack::Options),
-    /// How long callers wait when Redis fails, and how soon it is asked again.
+    /// Measure how long callers wait when Redis fails, and how soon Redis decides again
     Failures(failures::Options),
-    /// The memory store against governor: rows A1 to A8.
+    /// Measure the memory store against governor: rows A1 to A8
     Memory(memory::Options),
-    /// The Redis store against raw commands and other limiters: rows C1 to D4.
+    /// Measure the Redis store against raw commands and other limiters: rows C1 to D4
     Redis(redis::Options),
-    /// `tidegate serve` against Redis itself and throttlecrab-server: rows B1 to B4.
+    /// Measure `tidegate serve` against Redis itself and throttlecrab-server: rows B1 to B4
     Server(server::Options),
-    /// A layer on a service against the bare service and tower_governor.
+    /// Measure a layer on a service against the bare service and tower_governor
     Tower(tower::Options),
 }
 

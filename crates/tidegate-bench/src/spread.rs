@@ -1,6 +1,6 @@
-//! What is said of the figures of several rounds.
+//! Statistics of the rounds of a benchmark.
 
-/// The middle of some figures, with the least and the greatest.
+/// The median of some figures, with the minimum and the maximum.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -20,7 +20,8 @@ impl Spread {
         }
     }
 
-    /// Of the ratios round by round: neighbours in time saw the same machine.
+    /// Computes the spread of the ratios round by round. Samples of the same round saw the same
+    /// machine.
     pub(crate) fn of_ratios(figures: &[f64], base: &[f64]) -> Self {
         let ratios: Vec<f64> = figures
             .iter()

@@ -1,4 +1,5 @@
-//! What a layer adds to a request that is allowed, in memory: against the bare service and tower_governor.
+//! Measures the time that a layer adds to an allowed request, in memory. It is compared with the
+//! bare service and tower_governor.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,24 +18,24 @@ use tower_governor::governor::GovernorConfigBuilder;
 
 use crate::spread::Spread;
 
-/// What to measure, and for how long.
+/// The options of `bench tower`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Rounds; each contender has one sample in each.
+    /// Number of rounds, each with one sample per contender
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Requests a sample.
+    /// Number of requests per sample
     #[arg(long, default_value_t = 200_000)]
     requests: u32,
-    /// Addresses that requests come from.
+    /// Number of client addresses
     #[arg(long, default_value_t = 10_000)]
     clients: u32,
 }
 
-/// What a layer may add.
+/// The most that a layer may add.
 const BAR_NS: f64 = 2_000.0;
 
-/// So many that nobody is ever denied.
+/// High enough that no request is denied.
 const POLICY: &str = "1000000/second";
 
 type Sample<'a> = Box<dyn FnMut(u32, u32) + 'a>;
@@ -54,7 +55,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let allocations: Vec<f64> = contenders
         .iter_mut()
         .map(|(_, sample)| {
-            // Warm: every address is known, and what is made once is made.
+            // Warms up: every address is known, and one-time allocations are done.
             sample(options.clients * 2, options.clients);
             let count = 10_000;
             let info = allocation_counter::measure(|| sample(count, options.clients));
@@ -70,14 +71,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         }
     }
     println!(
-        "Nanoseconds a request, called without a socket, one thread, {} addresses: median (least-most) of {}",
+        "Nanoseconds per request without a socket, one thread, {} addresses: median (minimum-maximum) of {}",
         options.clients, options.rounds
     );
     println!(
-        "interleaved rounds. What is added is the difference to the bare service in the same round.\n"
+        "interleaved rounds. The added time is the difference to the bare service in the same round.\n"
     );
     println!(
-        "| contender | ns a request | added ns | bar | allocations added |\n|---|---:|---:|---:|---:|"
+        "| contender | ns per request | added ns | bar | added allocations |\n|---|---:|---:|---:|---:|"
     );
     for (index, ((name, _), figure)) in contenders.iter().zip(&figures).enumerate() {
         let added: Vec<f64> = figure
@@ -86,9 +87,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             .map(|(figure, bare)| figure - bare)
             .collect();
         let added = Spread::of(&added);
-        let is_held = (1..=3).contains(&index);
+        let has_bar = (1..=3).contains(&index);
         let missed = if added.median > BAR_NS { " missed" } else { "" };
-        let bar = if is_held {
+        let bar = if has_bar {
             format!("{BAR_NS:.0}{missed}")
         } else {
             String::new()
@@ -99,11 +100,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             Spread::of(figure)
         );
     }
-    by_hand(options)
+    measure_direct_calls(options)
 }
 
-/// What a book costs beside a single policy: the look-up, the counting by policy and outcome, the verdict.
-fn by_hand(options: &Options) -> anyhow::Result<()> {
+/// Measures a policy set against a single policy: the lookup, the counters by policy and outcome,
+/// and the verdict.
+fn measure_direct_calls(options: &Options) -> anyhow::Result<()> {
     let limiter = Limiter::memory(POLICY.parse()?);
     let gate = Gate::memory(PolicySet::new().with("api", Rules::new(POLICY.parse()?))?);
     let keys: Vec<String> = (0..options.clients)
@@ -123,7 +125,7 @@ fn by_hand(options: &Options) -> anyhow::Result<()> {
         figures[1].push(started.elapsed().as_nanos() as f64 / f64::from(options.requests));
     }
     let [limiter, gate] = figures.map(|figures| Spread::of(&figures));
-    println!("\nAsked by hand, ns a check: Limiter::check {limiter}, Gate::check, counted, {gate}");
+    println!("\nWithout a layer, ns per check: Limiter::check {limiter}, Gate::check {gate}");
     Ok(())
 }
 
@@ -152,7 +154,7 @@ fn two_limits() -> anyhow::Result<impl Served> {
 fn governor(has_headers: bool) -> anyhow::Result<Sample<'static>> {
     let mut builder = GovernorConfigBuilder::default();
     builder.per_nanosecond(1_000).burst_size(1_000_000);
-    let missing = || anyhow::anyhow!("a period and a burst");
+    let missing = || anyhow::anyhow!("invalid governor configuration");
     Ok(if has_headers {
         let config = builder.use_headers().finish().ok_or_else(missing)?;
         sample(GovernorLayer::new(config).layer(service_fn(handle)))
@@ -162,7 +164,7 @@ fn governor(has_headers: bool) -> anyhow::Result<Sample<'static>> {
     })
 }
 
-/// A service that answers at once.
+/// A service that responds immediately.
 trait Served {
     fn serve(&mut self, request: Request<Body>);
 }
@@ -171,14 +173,14 @@ impl<S: Service<Request<Body>, Response = Response<B>, Error: std::fmt::Debug>, 
     fn serve(&mut self, request: Request<Body>) {
         let mut context = Context::from_waker(Waker::noop());
         assert!(self.poll_ready(&mut context).is_ready());
-        let Poll::Ready(answer) = pin!(self.call(request)).poll(&mut context) else {
+        let Poll::Ready(response) = pin!(self.call(request)).poll(&mut context) else {
             return;
         };
-        assert_eq!(answer.expect("an answer").status(), 200);
+        assert_eq!(response.expect("the service succeeds").status(), 200);
     }
 }
 
-/// Sends so many requests from so many addresses, in turn.
+/// Returns a function that sends a number of requests from a number of addresses, in turn.
 fn sample<'a>(mut service: impl Served + 'a) -> Sample<'a> {
     let mut next = 0_u32;
     Box::new(move |requests, clients| {

@@ -1,4 +1,4 @@
-//! Attacks on servers that share a Redis. Each test is named after the finding it repeats.
+//! Attacks on servers that share a Redis. Each test is named after the finding that it reproduces.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use common::{PATIENCE, ServerProcess};
+use common::{ServerProcess, TIMEOUT};
 use tidegate_testkit::Folder;
 use tidegate_testkit::http::HttpAnswer;
 use tidegate_testkit::redis::{RedisServer, wait_for};
@@ -15,9 +15,9 @@ fn on(redis: &RedisServer) -> String {
     format!("redis://127.0.0.1:{}/?timeout=5s", redis.port())
 }
 
-fn allowed(answer: &HttpAnswer) -> bool {
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.json()["allowed"].as_bool().unwrap()
+fn allowed(response: &HttpAnswer) -> bool {
+    assert_eq!(response.status, 200, "{}", response.body);
+    response.json()["allowed"].as_bool().unwrap()
 }
 
 /// A rolling deployment: half of the servers have the old burst, half the new one.
@@ -44,7 +44,7 @@ fn a1_two_configurations_on_one_redis_admit_one_capacity_each() {
     assert_eq!(passed, 120);
 }
 
-/// Unnamed limits of one key, algorithm and period, over both protocols.
+/// Inline limits with the same key, algorithm and period, over both protocols.
 #[test]
 fn a1_alternating_between_limits_frees_nothing() {
     let redis = RedisServer::start();
@@ -65,7 +65,8 @@ fn a1_alternating_between_limits_frees_nothing() {
             passed += u32::from(ask("5/300 days burst=1", "/v1/check"));
         }
         assert_eq!(passed, 5 + 1, "{store}");
-        // The bucket of Redis commands is one, whatever its rate, and never clamped to a smaller one.
+        // The Redis commands of a key share one bucket at any rate. It is never clamped to a
+        // smaller one.
         let mut resp = TcpStream::connect(server.resp).unwrap();
         let mut throttle = |burst: u32| {
             resp.write_all(format!("CL.THROTTLE k {burst} 5 25920000\r\n").as_bytes())
@@ -94,11 +95,11 @@ fn a3_a_receipt_settles_once_on_any_server() {
     let servers =
         [(); 2].map(|()| ServerProcess::start(&["--config", &config, "--store", &on(&redis)]));
     let body = r#"{"policy": "api", "key": "k", "cost": 5, "receipt": true}"#;
-    let answer = servers[0].post("/v1/check", body).json();
-    let receipt = answer["receipt"].as_str().unwrap();
+    let response = servers[0].post("/v1/check", body).json();
+    let receipt = response["receipt"].as_str().unwrap();
     let settle = format!(r#"{{"receipt": "{receipt}", "cost": 2}}"#);
-    // Both at the same time, again and again: one of them does.
-    let answers: Vec<u16> = std::thread::scope(|scope| {
+    // Eight clients settle at the same time on both servers, and exactly one succeeds.
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
         let settling: Vec<_> = (0..8)
             .map(|n| {
                 scope.spawn({
@@ -113,28 +114,28 @@ fn a3_a_receipt_settles_once_on_any_server() {
             .collect()
     });
     assert_eq!(
-        answers.iter().filter(|status| **status == 200).count(),
+        statuses.iter().filter(|status| **status == 200).count(),
         1,
-        "{answers:?}"
+        "{statuses:?}"
     );
     assert_eq!(
-        answers.iter().filter(|status| **status == 409).count(),
+        statuses.iter().filter(|status| **status == 409).count(),
         7,
-        "{answers:?}"
+        "{statuses:?}"
     );
     let left = servers[1]
         .post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)
         .json();
     assert_eq!(left["remaining"], 3);
-    // A receipt that was made up, or is for another key, settles nothing.
+    // A forged receipt, or one for another key, settles nothing.
     for wrong in ["", "x", "e30"] {
-        let answer = servers[0].post(
+        let response = servers[0].post(
             "/v1/settle",
             &format!(r#"{{"receipt": "{wrong}", "cost": 0}}"#),
         );
-        assert_eq!(answer.status, 400, "{}", answer.body);
+        assert_eq!(response.status, 400, "{}", response.body);
     }
-    // A denied request has none, and nothing is stored for good.
+    // A denied request gets no receipt, and every stored key has an expiry.
     assert_eq!(
         servers[0].post("/v1/check", body).json()["receipt"],
         serde_json::Value::Null
@@ -142,7 +143,7 @@ fn a3_a_receipt_settles_once_on_any_server() {
     assert!(redis.keys().iter().all(|(_, ttl)| *ttl > 0));
 }
 
-/// Fixed windows, refunded after the window: nothing of it frees the next.
+/// A refund after the end of a fixed window does not free the next window.
 #[test]
 fn a3_a_late_settlement_frees_nothing() {
     let server = ServerProcess::start(&[]);
@@ -151,13 +152,13 @@ fn a3_a_late_settlement_frees_nothing() {
         r#"{"limits": "fixed_window 5/second anchor=first_hit", "key": "k", "receipt": true}"#;
     let mut receipts = Vec::new();
     let collect = || {
-        let answer = client.post("/v1/check", check).unwrap().json();
-        receipts.extend(answer["receipt"].as_str().map(str::to_owned));
+        let response = client.post("/v1/check", check).unwrap().json();
+        receipts.extend(response["receipt"].as_str().map(str::to_owned));
         receipts.len() >= 20
     };
-    assert!(wait_for(PATIENCE, collect));
+    assert!(wait_for(TIMEOUT, collect));
     let mut kept = 0;
-    let look = |client: &mut tidegate_testkit::http::HttpClient| {
+    let peek = |client: &mut tidegate_testkit::http::HttpClient| {
         client
             .post(
                 "/v1/peek",
@@ -166,9 +167,9 @@ fn a3_a_late_settlement_frees_nothing() {
             .unwrap()
             .json()
     };
-    // Receipts of earlier windows give nothing back.
+    // Receipts of earlier windows refund nothing.
     for receipt in &receipts[..15] {
-        let before = look(&mut client)["remaining"].as_u64().unwrap();
+        let before = peek(&mut client)["remaining"].as_u64().unwrap();
         let status = client
             .post(
                 "/v1/settle",
@@ -176,14 +177,14 @@ fn a3_a_late_settlement_frees_nothing() {
             )
             .unwrap()
             .status;
-        let after = look(&mut client)["remaining"].as_u64().unwrap();
+        let after = peek(&mut client)["remaining"].as_u64().unwrap();
         kept += u64::from(status == 200 && after > before && after != 5);
     }
     assert_eq!(kept, 0);
 }
 
 #[test]
-fn a4_many_orders_of_limits_leave_few_scripts() {
+fn a4_many_combinations_of_limits_load_few_scripts() {
     let redis = RedisServer::start();
     let server = ServerProcess::start(&["--store", &on(&redis)]);
     let mut client = server.client();
@@ -226,7 +227,7 @@ fn a4_many_orders_of_limits_leave_few_scripts() {
 }
 
 #[test]
-fn a8_a_refund_while_redis_is_gone_is_refused_and_frees_nothing() {
+fn a8_a_refund_during_an_outage_fails_and_frees_nothing() {
     let mut redis = RedisServer::start();
     let server = ServerProcess::start(&[
         "--store",
@@ -239,7 +240,7 @@ fn a8_a_refund_while_redis_is_gone_is_refused_and_frees_nothing() {
     assert!(allowed(&client.post("/v1/check", &body(5)).unwrap()));
     redis.kill();
     let degraded = || client.post("/v1/check", &body(1)).unwrap().json()["degraded"].is_string();
-    assert!(wait_for(PATIENCE, degraded));
+    assert!(wait_for(TIMEOUT, degraded));
     let mut passed = 1;
     for _ in 0..20 {
         passed += u32::from(allowed(&client.post("/v1/check", &body(1)).unwrap()));
@@ -249,9 +250,9 @@ fn a8_a_refund_while_redis_is_gone_is_refused_and_frees_nothing() {
     assert!(passed <= 5, "{passed}");
 }
 
-/// The server answers, and refuses to write.
+/// Redis replies but refuses to write.
 #[test]
-fn c4_a_redis_that_refuses_writes_is_an_outage_that_shows() {
+fn c4_a_redis_that_refuses_writes_is_reported_as_an_outage() {
     let redis = RedisServer::start();
     let server = ServerProcess::start(&["--store", &on(&redis)]);
     let mut client = server.client();
@@ -290,7 +291,7 @@ fn c4_a_redis_that_refuses_writes_is_an_outage_that_shows() {
     assert!(resp.read(&mut reply).unwrap() > 0);
     assert!(server.metric("tidegate_inline_degraded_total{reason=\"refused\"}") >= 51);
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert!(wait_for(PATIENCE, || check()["degraded"].is_null()
+    assert!(wait_for(TIMEOUT, || check()["degraded"].is_null()
         && server.log().contains("store available again")));
     assert_eq!(
         server.log().matches("store unavailable").count(),
@@ -301,7 +302,7 @@ fn c4_a_redis_that_refuses_writes_is_an_outage_that_shows() {
 }
 
 #[test]
-fn c5_a_redis_that_may_evict_counters_is_warned_of() {
+fn c5_a_redis_that_may_evict_counters_logs_a_warning() {
     let redis = RedisServer::start();
     redis.command(&["CONFIG", "SET", "maxmemory", "100mb"]);
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
@@ -310,7 +311,7 @@ fn c5_a_redis_that_may_evict_counters_is_warned_of() {
     assert!(server.log().contains("allkeys-lru"), "{}", server.log());
 }
 
-/// More commands about one key than one call holds, by a server whose scripts are gone.
+/// The pipeline has more commands for one key than one call holds, and the scripts are flushed.
 #[test]
 fn c1_a_long_pipeline_is_decided_in_order_after_scripts_are_flushed() {
     const COMMANDS: usize = 1_500;
@@ -328,7 +329,7 @@ fn c1_a_long_pipeline_is_decided_in_order_after_scripts_are_flushed() {
             assert!(read > 0);
             replies.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
         }
-        // The third figure is what remains: it goes down by one, and stays at 0.
+        // The third integer is the remaining quantity. It falls by one per command and stays at 0.
         let remaining: Vec<i64> = replies
             .split("*5\r\n")
             .skip(1)

@@ -1,4 +1,4 @@
-//! Attacks of hostile clients on a server. Each test is named after the finding it repeats.
+//! Attacks by hostile clients on a server. Each test is named after the finding that it reproduces.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,33 +8,33 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{PATIENCE, ServerProcess, tidegate};
+use common::{ServerProcess, TIMEOUT, tidegate};
 use tidegate_testkit::Folder;
 use tidegate_testkit::redis::{TlsFiles, wait_for};
 
-/// Sends bytes as they are, and returns what comes back until the connection ends or nothing comes for a while.
+/// Sends raw bytes and returns the reply, up to the end of the connection or a pause of one second.
 fn raw(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(1)))
         .unwrap();
     stream.write_all(bytes).unwrap();
-    let mut answer = Vec::new();
+    let mut reply = Vec::new();
     let mut chunk = [0; 4_096];
     while let Ok(read @ 1..) = stream.read(&mut chunk) {
-        answer.extend_from_slice(&chunk[..read]);
-        if answer.windows(4).any(|window| window == b"\r\n\r\n") && answer.ends_with(b"}") {
+        reply.extend_from_slice(&chunk[..read]);
+        if reply.windows(4).any(|window| window == b"\r\n\r\n") && reply.ends_with(b"}") {
             break;
         }
     }
-    String::from_utf8_lossy(&answer).into_owned()
+    String::from_utf8_lossy(&reply).into_owned()
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Standard error is a pipe that nothing reads, and libraries have much to log.
+/// Standard error is a pipe that nothing reads, and the libraries have much to log.
 #[test]
-fn b1_a_log_that_is_not_read_stops_nothing() {
+fn b1_an_unread_log_does_not_block_the_server() {
     let mut command = tidegate();
     command.args([
         "serve",
@@ -51,7 +51,7 @@ fn b1_a_log_that_is_not_read_stops_nothing() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Kept open, and never read.
+    // The pipe stays open and is never read.
     let _stderr = child.stderr.take().unwrap();
     let mut greeting = String::new();
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
@@ -85,7 +85,7 @@ fn b1_a_log_that_is_not_read_stops_nothing() {
             break;
         }
     }
-    // Our own events, more than any pipe holds.
+    // Events of Tidegate itself, more than any pipe holds.
     let mut client = tidegate_testkit::http::HttpClient::connect(admin).unwrap();
     for _ in 0..3_000 {
         assert_eq!(
@@ -119,9 +119,9 @@ fn b1_a_log_that_is_not_read_stops_nothing() {
     child.wait().unwrap();
 }
 
-/// Only our own crates are logged, and a repeated event now and then.
+/// Only Tidegate's own crates are logged, and a repeated event only now and then.
 #[test]
-fn b1_hostile_bytes_and_repeated_events_fill_no_log() {
+fn b1_hostile_bytes_and_repeated_events_do_not_flood_the_log() {
     let server = ServerProcess::start(&[]);
     let mut stream = TcpStream::connect(server.http).unwrap();
     stream.write_all(PREFACE).unwrap();
@@ -149,7 +149,7 @@ fn b1_hostile_bytes_and_repeated_events_fill_no_log() {
     assert!(server.metric("tidegate_log_lines_dropped_total") > 500);
 }
 
-/// Frames of HTTP/2: a header block of literals without indexing, and a window of 0 for every stream.
+/// Returns the HTTP/2 frames of a request. The header block has literals without indexing.
 fn h2_request(stream: u32, path: &str, body: &[u8]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in [
@@ -174,7 +174,7 @@ fn h2_request(stream: u32, path: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn b3_responses_that_are_not_taken_are_dropped() {
+fn b3_unread_responses_are_dropped() {
     let folder = Folder::new();
     let config = folder.write(
         "serve.toml",
@@ -185,14 +185,15 @@ fn b3_responses_that_are_not_taken_are_dropped() {
     let body = format!(r#"{{"checks":[{checks}]}}"#);
     let before = server.memory();
     let mut streams = Vec::new();
-    // Together more than the budget for all connections.
+    // Together, the responses exceed the budget for all connections.
     for _ in 0..16 {
         let mut stream = TcpStream::connect(server.http).unwrap();
-        // SETTINGS_INITIAL_WINDOW_SIZE = 0.
+        // SETTINGS_INITIAL_WINDOW_SIZE = 0, for every stream.
         stream
             .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0")
             .unwrap();
-        // Its settings, its acknowledgement of ours, and its window: from here on a megabyte may come.
+        // Reads the server's SETTINGS, its acknowledgement and its WINDOW_UPDATE. From here on the
+        // client may send a megabyte.
         stream.read_exact(&mut [0; 9 + 24 + 9 + 13]).unwrap();
         for number in 0..50_u32 {
             let mut bytes = h2_request(2 * number + 1, "/v1/check:batch", b"");
@@ -212,9 +213,9 @@ fn b3_responses_that_are_not_taken_are_dropped() {
         streams.push(stream);
     }
     let answered = || server.metric("tidegate_request_duration_seconds_count{protocol=\"http\"}");
-    assert!(wait_for(PATIENCE, || answered() >= 800), "{}", answered());
+    assert!(wait_for(TIMEOUT, || answered() >= 800), "{}", answered());
     assert!(server.metric("tidegate_requests_refused_total{protocol=\"http\"}") > 0);
-    // Healthy clients are served, over HTTP/2 too, and what is not taken goes.
+    // Healthy clients are served, over HTTP/2 too, and unread responses are dropped.
     assert_eq!(
         server
             .post("/v1/check", r#"{"limits": "9/s", "key": "k"}"#)
@@ -245,7 +246,7 @@ fn b3_responses_that_are_not_taken_are_dropped() {
     }
     let grown = || server.memory().saturating_sub(before);
     assert!(
-        wait_for(PATIENCE, || grown() < 40 << 20),
+        wait_for(TIMEOUT, || grown() < 40 << 20),
         "{} MiB",
         grown() >> 20
     );
@@ -253,7 +254,7 @@ fn b3_responses_that_are_not_taken_are_dropped() {
 }
 
 #[test]
-fn b4_a_client_that_has_not_authenticated_has_little_room() {
+fn b4_an_unauthenticated_client_gets_a_small_buffer() {
     let folder = Folder::new();
     let token = folder.write("token", "a-token-that-is-long-enough\n");
     let config = folder.write(
@@ -272,7 +273,7 @@ fn b4_a_client_that_has_not_authenticated_has_little_room() {
         raw(server.resp, &large)
             .starts_with("-ERR Protocol error: too big request before authentication")
     );
-    // With the token, a command may be as large as any.
+    // An authenticated client may send a command of the full size.
     let auth = b"AUTH a-token-that-is-long-enough\r\n";
     let key = [b'k'; 8_000];
     let command = [
@@ -300,7 +301,7 @@ fn b4_a_client_that_has_not_authenticated_has_little_room() {
 }
 
 #[test]
-fn b5_web_pages_reach_nothing() {
+fn b5_requests_from_web_pages_are_rejected() {
     let server = ServerProcess::start(&[]);
     let body = r#"{"limits": "fixed_window 5/300 days", "key": "k"}"#;
     let post = |fields: &str| {
@@ -326,7 +327,7 @@ fn b5_web_pages_reach_nothing() {
             post(page)
         );
     }
-    // A name that was pointed at this machine.
+    // A host name that an attacker pointed at this machine.
     assert!(post("host: evil.example\r\n").starts_with("HTTP/1.1 421"));
     let metrics = raw(
         server.admin,
@@ -335,52 +336,52 @@ fn b5_web_pages_reach_nothing() {
     assert!(metrics.starts_with("HTTP/1.1 421"), "{metrics}");
     let left = server.post("/v1/peek", body).json()["remaining"].as_u64();
     assert_eq!(left, Some(4));
-    // An HTTP request to the port of Redis clients runs nothing.
+    // An HTTP request to the RESP port runs no command.
     assert!(raw(server.resp, b"CL.THROTTLE key 0 1 3600\r\n").contains(":0\r\n:1\r\n:0"));
     for request in [
         "POST / HTTP/1.1\r\n",
         "Host: 127.0.0.1\r\n",
         "host: evil.example\r\n",
     ] {
-        let said = raw(
+        let reply = raw(
             server.resp,
             format!("{request}DEL key\r\nPING\r\n").as_bytes(),
         );
         assert!(
-            said.starts_with("-ERR ") && !said.contains("PONG"),
-            "{said}"
+            reply.starts_with("-ERR ") && !reply.contains("PONG"),
+            "{reply}"
         );
     }
-    // Nor does TLS with a chosen session ticket, nor anything else that is no command.
+    // TLS with a chosen session ticket runs no command either, nor does any other invalid input.
     for junk in [
         &b"\x16\x03\x01\x02R \r\n"[..],
         b"post / http/1.1\r\n",
         b"USER x\r\n",
         b"a \xff\r\n",
     ] {
-        let said = raw(server.resp, &[junk, b"DEL key\r\nPING\r\n"].concat());
+        let reply = raw(server.resp, &[junk, b"DEL key\r\nPING\r\n"].concat());
         assert!(
-            said.starts_with("-ERR ") && !said.contains("PONG"),
-            "{said}"
+            reply.starts_with("-ERR ") && !reply.contains("PONG"),
+            "{reply}"
         );
     }
-    // A client that speaks RESP may ask for any key.
+    // A client that speaks RESP may use any key.
     let named_so = b"*3\r\n$3\r\nDEL\r\n$1\r\na\r\n$9\r\nHTTP/user\r\nPING\r\n";
     assert_eq!(raw(server.resp, named_so), ":2\r\n+PONG\r\n");
     assert!(raw(server.resp, b"CL.THROTTLE key 0 1 3600\r\n").starts_with("*5\r\n:1"));
-    // A name that is configured is one of ours.
+    // A host name in the configuration is accepted.
     let folder = Folder::new();
     let config = folder.write("serve.toml", "http.hosts = [\"limits.internal\"]\n");
     let server = ServerProcess::start(&["--config", &config]);
-    let answer = raw(
+    let response = raw(
         server.http,
         b"GET /healthz HTTP/1.1\r\nhost: limits.internal\r\n\r\n",
     );
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
 }
 
 #[test]
-fn b6_short_tokens_and_dropped_client_cas_are_refused() {
+fn b6_short_tokens_and_removed_client_cas_are_rejected() {
     let folder = Folder::new();
     let token = folder.write("token", "short\n");
     let config = folder.write(
@@ -391,10 +392,10 @@ fn b6_short_tokens_and_dropped_client_cas_are_refused() {
         .args(["serve", "--config", &config, "--http", "127.0.0.1:0"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !output.status.success() && said.contains("expected 16 to 4096 characters"),
-        "{said}"
+        !output.status.success() && stderr.contains("expected 16 to 4096 characters"),
+        "{stderr}"
     );
     let files = TlsFiles::make();
     let tls = |ca: &str| {
@@ -418,15 +419,16 @@ fn b6_failed_authentication_is_slow() {
         &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"),
     );
     let server = ServerProcess::start(&["--config", &config]);
-    let said = raw(
+    let reply = raw(
         server.resp,
         b"AUTH wrong-one\r\nAUTH wrong-two\r\nAUTH a-token-that-is-long-enough\r\nQUIT\r\n",
     );
-    assert_eq!(said.matches("-WRONGPASS").count(), 2, "{said}");
-    assert!(said.contains("+OK"), "{said}");
+    assert_eq!(reply.matches("-WRONGPASS").count(), 2, "{reply}");
+    assert!(reply.contains("+OK"), "{reply}");
 }
 
-/// A few wrong passwords end the connection, however many more were sent. The client may have closed it long ago.
+/// A few wrong passwords end the connection, even if many more are in the pipeline. The client may
+/// have closed it long ago.
 #[test]
 fn b6_a_few_wrong_passwords_end_the_connection() {
     let folder = Folder::new();
@@ -436,21 +438,21 @@ fn b6_a_few_wrong_passwords_end_the_connection() {
         &format!("[[token]]\nscopes = [\"check\"]\nfile = \"{token}\"\n"),
     );
     let server = ServerProcess::start(&["--config", &config]);
-    let said = raw(server.resp, &b"AUTH x\r\n".repeat(500));
-    assert_eq!(said.matches("-WRONGPASS").count(), 3, "{said}");
+    let reply = raw(server.resp, &b"AUTH x\r\n".repeat(500));
+    assert_eq!(reply.matches("-WRONGPASS").count(), 3, "{reply}");
     for _ in 0..50 {
         TcpStream::connect(server.resp)
             .unwrap()
             .write_all(&b"AUTH x\r\n".repeat(500))
             .unwrap();
     }
-    // One is that of this question.
-    assert!(wait_for(PATIENCE, || server.metric("tidegate_connections") <= 1));
+    // One connection is the one that reads this metric.
+    assert!(wait_for(TIMEOUT, || server.metric("tidegate_connections") <= 1));
 }
 
-/// TLS alone says nothing of the client.
+/// TLS alone does not authenticate a client.
 #[test]
-fn b6_a_listener_that_lets_everybody_in_is_not_opened_by_accident() {
+fn b6_a_public_listener_without_authentication_is_rejected() {
     let (folder, files) = (Folder::new(), TlsFiles::make());
     let [cert, key, ca] = ["redis.crt", "redis.key", "ca.crt"].map(|name| files.path(name));
     for (extra, is_good) in [
@@ -464,17 +466,17 @@ fn b6_a_listener_that_lets_everybody_in_is_not_opened_by_accident() {
             .args(["config", "check", &folder.write("serve.toml", &text)])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.success(), is_good, "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), is_good, "{stderr}");
         assert!(
-            is_good || said.contains("[http.tls] with client_ca"),
-            "{said}"
+            is_good || stderr.contains("[http.tls] with client_ca"),
+            "{stderr}"
         );
     }
 }
 
 #[test]
-fn b7_a_head_over_http2_has_no_body() {
+fn b7_a_response_to_head_over_http2_has_no_body() {
     let server = ServerProcess::start(&[]);
     let url = format!("http://{}/healthz", server.http);
     let arguments = [
@@ -491,15 +493,15 @@ fn b7_a_head_over_http2_has_no_body() {
         .args(arguments)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("HTTP/2 200") && !said.contains('{'),
-        "{said}"
+        output.status.success() && stdout.contains("HTTP/2 200") && !stdout.contains('{'),
+        "{stdout}"
     );
 }
 
 #[test]
-fn b7_no_part_of_a_mistyped_url_is_shown() {
+fn b7_no_part_of_a_mistyped_url_is_printed() {
     let folder = Folder::new();
     for url in [
         "redis://u:hunter2@h:bad/",
@@ -543,15 +545,15 @@ fn b7_no_part_of_a_mistyped_url_is_shown() {
             ],
         ] {
             let output = tidegate().args(arguments).output().unwrap();
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            assert!(!said.contains("hunter2"), "{arguments:?}: {said}");
+            let printed = [output.stdout, output.stderr].concat();
+            let printed = String::from_utf8_lossy(&printed);
+            assert!(!printed.contains("hunter2"), "{arguments:?}: {printed}");
         }
     }
 }
 
 #[test]
-fn b7_snapshots_and_locks_are_no_links() {
+fn b7_symbolic_links_are_rejected_as_snapshots_and_locks() {
     let folder = Folder::new();
     let target = folder.write("target", "precious");
     for name in ["counts", "other.lock"] {
@@ -579,9 +581,9 @@ fn b7_snapshots_and_locks_are_no_links() {
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
 }
 
-/// A pipe in the place of the lock would wait for a reader for ever.
+/// Opening a FIFO in place of the lock would block forever, waiting for a reader.
 #[test]
-fn b7_a_lock_is_a_file_of_the_server_alone() {
+fn b7_a_lock_is_a_regular_file_that_only_its_owner_can_access() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let path = folder.path().join("counts").display().to_string();
@@ -603,12 +605,12 @@ fn b7_a_lock_is_a_file_of_the_server_alone() {
         &path,
     ];
     let output = tidegate().args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.code() == Some(2)
-            && said.contains("counts.lock")
-            && said.contains("expected a file"),
-        "{said}"
+            && stderr.contains("counts.lock")
+            && stderr.contains("expected a file"),
+        "{stderr}"
     );
     std::fs::remove_file(&lock).unwrap();
     std::fs::write(&lock, "").unwrap();
@@ -621,7 +623,7 @@ fn b7_a_lock_is_a_file_of_the_server_alone() {
 }
 
 #[test]
-fn b7_no_token_is_shown_that_stands_in_the_wrong_place() {
+fn b7_a_misplaced_token_is_never_printed() {
     let folder = Folder::new();
     for wrong in [
         "env = \"hunter2-token-of-mine\"",
@@ -637,10 +639,10 @@ fn b7_no_token_is_shown_that_stands_in_the_wrong_place() {
             .args(["serve", "--config", &config, "--http", "127.0.0.1:0"])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(
-            !output.status.success() && !said.contains("hunter2"),
-            "{wrong}: {said}"
+            !output.status.success() && !stderr.contains("hunter2"),
+            "{wrong}: {stderr}"
         );
     }
 }

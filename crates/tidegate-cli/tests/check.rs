@@ -18,21 +18,21 @@ fn tidegate(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-fn told(output: &Output) -> (i32, String) {
+fn code_and_stdout(output: &Output) -> (i32, String) {
     (
         output.status.code().unwrap(),
         String::from_utf8(output.stdout.clone()).unwrap(),
     )
 }
 
-fn complaint(output: &Output) -> String {
+fn failure_stderr(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(output.stdout.is_empty());
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 #[test]
-fn one_decision_after_the_other() {
+fn checks_peeks_and_resets_share_a_counter() {
     let server = RedisServer::start();
     let url = server.url();
     let run = |command: &str, more: &[&str]| {
@@ -48,7 +48,7 @@ fn one_decision_after_the_other() {
             more,
         ]
         .concat();
-        told(&tidegate(&arguments))
+        code_and_stdout(&tidegate(&arguments))
     };
     assert_eq!(run("check", &[]).0, 0);
     let (code, text) = run("check", &["--cost", "1.5"]);
@@ -87,7 +87,7 @@ fn one_decision_after_the_other() {
 }
 
 #[test]
-fn the_store_may_stand_in_the_environment() {
+fn the_store_is_read_from_the_environment() {
     let server = RedisServer::start();
     let check = || {
         let mut command = Command::new(TIDEGATE);
@@ -97,19 +97,22 @@ fn the_store_may_stand_in_the_environment() {
             .output()
             .unwrap()
     };
-    assert_eq!((told(&check()).0, told(&check()).0), (0, 1));
+    assert_eq!(
+        (code_and_stdout(&check()).0, code_and_stdout(&check()).0),
+        (0, 1)
+    );
 }
 
 #[test]
-fn memory_forgets_and_says_so() {
+fn the_memory_store_prints_a_warning() {
     let output = tidegate(&["check", "k", "-p", "1/day"]);
-    assert_eq!(told(&output).0, 0);
+    assert_eq!(code_and_stdout(&output).0, 0);
     assert!(String::from_utf8_lossy(&output.stderr).contains("memory"));
 }
 
 #[test]
-fn what_is_not_right_is_said_with_code_2() {
-    let nobody = format!("redis://127.0.0.1:{}/", free_port());
+fn invalid_arguments_exit_with_code_2() {
+    let unreachable = format!("redis://127.0.0.1:{}/", free_port());
     let cases: [(&[&str], &str); 7] = [
         (&["check", "k", "-p", "1/fortnight"], "unknown unit"),
         (
@@ -126,25 +129,26 @@ fn what_is_not_right_is_said_with_code_2() {
             &["check", "k", "-p", "1/s", "-s", "redis://h?colour=blue"],
             "unknown option",
         ),
-        (&["reset", "k", "-p", "1/s", "-s", &nobody], "refused"),
+        (&["reset", "k", "-p", "1/s", "-s", &unreachable], "refused"),
     ];
     for (arguments, expected) in cases {
-        let complaint = complaint(&tidegate(arguments)).to_lowercase();
-        assert!(complaint.contains(expected), "{arguments:?}: {complaint}");
+        let stderr = failure_stderr(&tidegate(arguments)).to_lowercase();
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
-fn a_failure_policy_in_the_url_answers_for_a_store_that_does_not() {
-    let nobody = |failure: &str| format!("redis://127.0.0.1:{}/?failure={failure}", free_port());
+fn the_failure_policy_in_the_url_applies_to_an_unreachable_store() {
+    let unreachable =
+        |failure: &str| format!("redis://127.0.0.1:{}/?failure={failure}", free_port());
     let check = |failure: &str| {
-        told(&tidegate(&[
+        code_and_stdout(&tidegate(&[
             "check",
             "k",
             "-p",
             "5/day",
             "-s",
-            &nobody(failure),
+            &unreachable(failure),
         ]))
     };
     let (code, text) = check("open");
@@ -159,24 +163,24 @@ fn a_failure_policy_in_the_url_answers_for_a_store_that_does_not() {
         code == 0 && text.contains("0 of 1 left") && text.contains("counted locally"),
         "{text}"
     );
-    // The cause is told beside it; and a look says what a check would.
-    let output = tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("open")]);
+    // The cause is printed to standard error, and a peek has the exit code of a check.
+    let output = tidegate(&["peek", "k", "-p", "5/day", "-s", &unreachable("open")]);
     assert_eq!(output.status.code(), Some(0));
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("refused"),
         "{output:?}"
     );
     assert_eq!(
-        tidegate(&["peek", "k", "-p", "5/day", "-s", &nobody("closed")])
+        tidegate(&["peek", "k", "-p", "5/day", "-s", &unreachable("closed")])
             .status
             .code(),
         Some(1)
     );
 }
 
-/// Ctrl-C in the middle of a simulation on Redis takes away what it has written.
+/// Ctrl-C during a simulation on Redis deletes the keys that it has written.
 #[test]
-fn a_simulation_that_is_interrupted_cleans_up() {
+fn an_interrupted_simulation_deletes_its_keys() {
     let server = RedisServer::start();
     let mut child = Command::new(TIDEGATE)
         .args([
@@ -212,7 +216,7 @@ fn a_simulation_that_is_interrupted_cleans_up() {
             .unwrap()
             .success()
     );
-    // It sees the signal at the next line.
+    // The program sees the signal at the next line.
     let ends = || {
         let _ = stdin.write_all(line.as_bytes());
         child.try_wait().unwrap().is_some()

@@ -1,5 +1,5 @@
-//! `tidegate config`: what a server would be told.
-// Helpers of a test fail by a panic, too.
+//! `tidegate config`: `check`, `show` and `schema`.
+// Test helpers panic when they fail.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
@@ -21,23 +21,23 @@ fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String
     )
 }
 
-/// A configuration that says everything.
+/// A configuration with every setting.
 const FULL: &str = include_str!("../../../docs/tidegate.toml");
 
 #[test]
-fn the_example_is_good() {
+fn the_example_is_valid() {
     let folder = Folder::new();
     let path = folder.write("full.toml", FULL);
-    let (code, said, errors) = run(&["config", "check", &path], &[]);
+    let (code, output, errors) = run(&["config", "check", &path], &[]);
     assert_eq!(code, 0, "{errors}");
     assert!(
-        said.starts_with(&format!("{path}: valid, 3 policies, hash ")),
-        "{said}"
+        output.starts_with(&format!("{path}: valid, 3 policies, hash ")),
+        "{output}"
     );
 }
 
 #[test]
-fn errors_point_at_line_and_column() {
+fn errors_report_line_and_column() {
     let folder = Folder::new();
     let cases = [
         (
@@ -101,7 +101,7 @@ fn errors_point_at_line_and_column() {
             errors.contains(place) && errors.contains(expected),
             "{text}: {errors}"
         );
-        // What is wrong is shown.
+        // A caret marks the invalid text.
         assert!(errors.contains('^'), "{text}: {errors}");
     }
     let values = [
@@ -160,7 +160,7 @@ fn errors_point_at_line_and_column() {
 }
 
 #[test]
-fn flags_over_the_environment_over_the_file() {
+fn flags_override_the_environment_and_the_environment_overrides_the_file() {
     let folder = Folder::new();
     let text = "[store]\nurl = \"redis://user:secret@file/\"\n[http]\nlisten = \"127.0.0.1:1\"\n[bounds]\nmax_body = 1000\n";
     let path = folder.write("serve.toml", text);
@@ -179,21 +179,21 @@ fn flags_over_the_environment_over_the_file() {
         assert_eq!(code, 0, "{errors}");
         shown
     };
-    let of_environment = shown(&[]);
+    let from_environment = shown(&[]);
     assert!(
-        of_environment.contains("listen = \"127.0.0.1:2\"")
-            && of_environment.contains("max_body = 2000")
+        from_environment.contains("listen = \"127.0.0.1:2\"")
+            && from_environment.contains("max_body = 2000")
     );
     assert!(
-        of_environment.contains("limits = \"token_bucket 5/minute\""),
-        "{of_environment}"
+        from_environment.contains("limits = \"token_bucket 5/minute\""),
+        "{from_environment}"
     );
     assert!(
-        of_environment.contains("url = \"redis://***@file/\"")
-            && !of_environment.contains("secret")
+        from_environment.contains("url = \"redis://***@file/\"")
+            && !from_environment.contains("secret")
     );
     assert!(shown(&["--http", "127.0.0.1:3"]).contains("listen = \"127.0.0.1:3\""));
-    // What is shown of a configuration without a password is one, and the same.
+    // Without a password, the shown configuration is valid and is shown the same again.
     let again = folder.write("again.toml", &shown(&["--store", "memory://"]));
     let (_, twice, _) = run(&["config", "show", "--config", &again], &[]);
     assert_eq!(twice, std::fs::read_to_string(&again).unwrap());
@@ -230,7 +230,7 @@ fn flags_over_the_environment_over_the_file() {
 }
 
 #[test]
-fn the_schema_knows_all_that_is_said() {
+fn the_schema_covers_every_setting_of_the_example() {
     let (code, schema, _) = run(&["config", "schema"], &[]);
     assert_eq!(code, 0);
     let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
@@ -241,11 +241,11 @@ fn the_schema_knows_all_that_is_said() {
 }
 
 #[test]
-fn passwords_are_never_said() {
+fn passwords_are_never_printed() {
     let folder = Folder::new();
     let bad = "redis://user:s3cret@host/?colour=1";
     let path = folder.write("bad.toml", &format!("[store]\nurl = \"{bad}\"\n"));
-    let said = [
+    let outputs = [
         run(&["config", "check", &path], &[]),
         run(&["config", "show", "--store", bad], &[]),
         run(&["config", "show"], &[("TIDEGATE_STORE", bad)]),
@@ -259,7 +259,7 @@ fn passwords_are_never_said() {
             &[],
         ),
     ];
-    for (_, shown, errors) in said {
+    for (_, shown, errors) in outputs {
         assert!(
             !shown.contains("s3cret") && !errors.contains("s3cret"),
             "{shown}{errors}"
@@ -268,7 +268,7 @@ fn passwords_are_never_said() {
 }
 
 #[test]
-fn what_needs_two_values_can_be_set_by_the_environment() {
+fn settings_that_need_two_values_can_come_from_the_environment() {
     let tls = [
         ("TIDEGATE__HTTP__TLS__CERT", "a.crt"),
         ("TIDEGATE__HTTP__TLS__KEY", "a.key"),

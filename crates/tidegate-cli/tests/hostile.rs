@@ -1,6 +1,7 @@
-//! Thousands of connections that ask nothing, and a thousand that mean harm: those who ask are answered, memory is bounded,
-//! and all of them are closed in the end. How long answers take meanwhile is measured by `cargo xtask bench server`.
-// Helpers of a test fail by a panic, too.
+//! Thousands of idle connections and a thousand hostile ones. The server answers healthy clients,
+//! bounds its memory and finally closes the others. `cargo xtask bench server` measures the latency
+//! under this load.
+// Test helpers panic when they fail.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +9,7 @@ mod common;
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use common::{PATIENCE, ServerProcess};
+use common::{ServerProcess, TIMEOUT};
 use tidegate_testkit::Folder;
 use tidegate_testkit::http::HttpClient;
 use tidegate_testkit::redis::wait_for;
@@ -16,7 +17,7 @@ use tidegate_testkit::redis::wait_for;
 const IDLE: usize = 5_000;
 const HOSTILE: usize = 1_000;
 
-/// Short, so that the test is.
+/// Short timeouts keep the test short.
 const BOUNDS: &str = "resp.idle_timeout = \"4s\"\n[bounds]\nidle_timeout = \"4s\"\nhead_timeout = \"1s\"\nbody_timeout = \"1s\"\nwrite_timeout = \"1s\"\n";
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -25,7 +26,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What one of those does who mean harm.
+/// Opens a hostile connection. The number selects the attack.
 fn attack(server: &ServerProcess, number: usize) -> TcpStream {
     let http = |bytes: &[u8]| {
         let mut stream = connect(server.http);
@@ -41,7 +42,7 @@ fn attack(server: &ServerProcess, number: usize) -> TcpStream {
             stream.write_all(b"*6\r\n$11\r\nCL.THR").unwrap();
             stream
         }
-        // Asks again and again, and reads no answer.
+        // Sends command after command and reads no reply.
         _ => {
             let mut stream = connect(server.resp);
             let command = [
@@ -63,8 +64,8 @@ fn attack(server: &ServerProcess, number: usize) -> TcpStream {
 }
 
 #[test]
-fn who_asks_is_answered_and_the_others_are_closed() {
-    // Both ends of each connection need one, in two processes.
+fn healthy_clients_are_served_and_all_others_are_closed() {
+    // Each connection needs an open file at both ends, in two processes.
     let files = rlimit::increase_nofile_limit(u64::MAX).unwrap();
     assert!(
         files > (IDLE + HOSTILE + 500) as u64,
@@ -94,17 +95,17 @@ fn who_asks_is_answered_and_the_others_are_closed() {
             }),
             _ => attack(&server, number),
         });
-        // So that it is not idle itself.
+        // A request now and then keeps the healthy connection from becoming idle.
         assert!(number % 100 != 0 || ask());
     }
     (0..500).for_each(|_| assert!(ask()));
     let each = server.memory().saturating_sub(before) / (IDLE + HOSTILE) as u64;
     assert!(each <= 64 * 1024, "{each} bytes a connection");
 
-    // A healthy one asks on; nobody else is left but who scrapes.
+    // Only the healthy connection and the one that reads the metrics are left.
     let all_closed = || ask() && server.metric("tidegate_connections") <= 2;
     assert!(
-        wait_for(PATIENCE, all_closed),
+        wait_for(TIMEOUT, all_closed),
         "{} connections are left",
         server.metric("tidegate_connections")
     );
@@ -113,7 +114,7 @@ fn who_asks_is_answered_and_the_others_are_closed() {
 }
 
 #[test]
-fn there_are_no_more_than_there_may_be() {
+fn connections_over_the_maximum_are_refused() {
     let folder = Folder::new();
     let config = folder.write(
         "serve.toml",
@@ -127,24 +128,24 @@ fn there_are_no_more_than_there_may_be() {
             .all(|client| client.get("/healthz").unwrap().status == 200)
     );
     let mut refused = server.client();
-    let answer = refused.receive().unwrap();
+    let response = refused.receive().unwrap();
     assert_eq!(
-        (answer.status, answer.field("content-type")),
+        (response.status, response.field("content-type")),
         (503, Some("application/problem+json"))
     );
-    assert_eq!(answer.json()["detail"], "too many connections at a time");
+    assert_eq!(response.json()["detail"], "too many connections at a time");
     assert!(refused.is_ended());
     clients.truncate(4);
-    assert!(wait_for(PATIENCE, || server
+    assert!(wait_for(TIMEOUT, || server
         .client()
         .get("/healthz")
-        .is_ok_and(|answer| answer.status == 200)));
+        .is_ok_and(|response| response.status == 200)));
     assert!(server.metric("tidegate_connections_refused_total") >= 1);
 }
 
-/// Whatever the other timers are.
+/// All other timeouts are long, so only the head timeout can close these connections.
 #[test]
-fn a_request_that_does_not_come_is_not_waited_for() {
+fn an_incomplete_request_times_out() {
     let folder = Folder::new();
     let text = "resp.idle_timeout = \"10m\"\n[bounds]\nidle_timeout = \"10m\"\nwrite_timeout = \"10m\"\nhead_timeout = \"200ms\"\n";
     let server = ServerProcess::start(&["--config", &folder.write("serve.toml", text)]);
@@ -159,17 +160,18 @@ fn a_request_that_does_not_come_is_not_waited_for() {
         client.send(b"PO").unwrap();
         assert!(client.is_ended());
     }
-    // As HTTP/2 begins, but it is not: byte by byte it could go on for ever.
+    // The input starts like the HTTP/2 preface but is not one. Sent byte by byte, it could go on
+    // forever.
     for address in [server.http, server.resp] {
         let mut client = HttpClient::connect(address).unwrap();
         client.send(b"PRI / HTTP/1.1\r\nx: ").unwrap();
         let is_cut = || client.send(b"y").is_err();
-        assert!(wait_for(PATIENCE, is_cut));
+        assert!(wait_for(TIMEOUT, is_cut));
     }
 }
 
 #[test]
-fn a_flood_does_not_lock_operators_out() {
+fn a_connection_flood_does_not_block_the_admin_listener() {
     let folder = Folder::new();
     let server = ServerProcess::start(&[
         "--config",

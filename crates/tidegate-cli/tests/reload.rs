@@ -1,5 +1,5 @@
-//! Another configuration while requests come: whole, or not at all.
-// Helpers of a test fail by a panic, too.
+//! Configuration reloads under load. A new configuration applies as a whole or not at all.
+// Test helpers panic when they fail.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
@@ -7,47 +7,48 @@ mod common;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{PATIENCE, ServerProcess};
+use common::{ServerProcess, TIMEOUT};
 use tidegate_testkit::Folder;
 use tidegate_testkit::http::HttpAnswer;
 use tidegate_testkit::redis::{TlsFiles, wait_for};
 
-/// Two configurations that differ in all that can be seen in an answer.
+/// Two configurations that differ in everything that a response shows.
 const ONE: &str = "http.headers = \"draft-11\"\n[policies.api]\nlimits = \"fixed_window 100000000/300 days\"\n[policies.one]\nlimits = \"1/s\"\n";
 const OTHER: &str = "http.headers = \"legacy-delta\"\n[policies.api]\nlimits = \"fixed_window 200000000/300 days\"\n[policies.other]\nlimits = \"1/s\"\n";
 
-/// Puts a file in the place of another, as editors and deployments do.
+/// Replaces a file by a rename, as editors and deployments do.
 fn replace(path: &Path, text: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, text).unwrap();
     std::fs::rename(&new, path).unwrap();
 }
 
-/// Which of the two it was decided by; panics where it was by neither.
-fn decided_by_one(answer: &HttpAnswer) -> bool {
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let limit = answer.json()["limit"].as_u64().unwrap();
+/// Returns `true` if the first configuration decided, `false` if the second did. Panics on a mix of
+/// both.
+fn decided_by_one(response: &HttpAnswer) -> bool {
+    assert_eq!(response.status, 200, "{response:?}");
+    let limit = response.json()["limit"].as_u64().unwrap();
     match (
         limit,
-        answer.field("ratelimit"),
-        answer.field("x-ratelimit-limit"),
+        response.field("ratelimit"),
+        response.field("x-ratelimit-limit"),
     ) {
         (100_000_000, Some(_), None) => true,
         (200_000_000, None, Some(_)) => false,
-        _ => panic!("half of one and half of the other: {answer:?}"),
+        _ => panic!("a mix of both configurations: {response:?}"),
     }
 }
 
 fn is_one(server: &ServerProcess) -> bool {
-    decided_by_one(&server.post("/v1/peek", r#"{"policy": "api", "key": "nobody"}"#))
+    decided_by_one(&server.post("/v1/peek", r#"{"policy": "api", "key": "unused"}"#))
 }
 
 #[test]
-fn under_load_none_fails_and_none_is_decided_by_half() {
+fn reloads_under_load_fail_no_request_and_mix_no_configurations() {
     let folder = Folder::new();
     let path = folder.write("serve.toml", ONE);
     let server = ServerProcess::start(&["--config", &path]);
-    let (is_over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (is_over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -58,33 +59,33 @@ fn under_load_none_fails_and_none_is_decided_by_half() {
                             .post("/v1/check", r#"{"policy": "api", "key": "k"}"#)
                             .unwrap(),
                     );
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    sent.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
         for round in 0..6 {
             let is_one_next = round % 2 == 1;
             replace(Path::new(&path), if is_one_next { ONE } else { OTHER });
-            // By the signal, and by the file alone.
+            // The first reloads are triggered by the signal, the others by the file alone.
             if round < 3 {
                 server.signal("-HUP");
             }
-            let changed = wait_for(PATIENCE, || is_one(&server) == is_one_next);
+            let changed = wait_for(TIMEOUT, || is_one(&server) == is_one_next);
             is_over.store(!changed, Ordering::Relaxed);
             assert!(changed, "round {round}: {}", server.log());
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    // Nothing that was counted was forgotten, and nothing counted twice.
-    let told = server
+    // No check was lost, and none was counted twice.
+    let state = server
         .post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)
         .json();
     assert_eq!(
-        told["limit"].as_u64().unwrap() - told["remaining"].as_u64().unwrap(),
-        asked.into_inner()
+        state["limit"].as_u64().unwrap() - state["remaining"].as_u64().unwrap(),
+        sent.into_inner()
     );
-    // Counted after it is in use.
-    assert!(wait_for(PATIENCE, || server
+    // The metric is incremented after the configuration is in use.
+    assert!(wait_for(TIMEOUT, || server
         .metric("tidegate_config_reloads_total")
         >= 6));
     assert_eq!(server.metric("tidegate_config_reloads_total"), 6);
@@ -92,7 +93,7 @@ fn under_load_none_fails_and_none_is_decided_by_half() {
 }
 
 #[test]
-fn what_is_wrong_changes_nothing() {
+fn an_invalid_configuration_changes_nothing() {
     let folder = Folder::new();
     let path = folder.write("serve.toml", ONE);
     let server = ServerProcess::start(&["--config", &path]);
@@ -114,10 +115,10 @@ fn what_is_wrong_changes_nothing() {
             "token[0]: /nowhere",
         ),
     ];
-    for (number, (text, said)) in bad.into_iter().enumerate() {
+    for (number, (text, expected)) in bad.into_iter().enumerate() {
         replace(Path::new(&path), text);
         server.signal("-HUP");
-        server.wait_for_log(said);
+        server.wait_for_log(expected);
         assert!(is_one(&server));
         assert!(server.metric("tidegate_config_reload_errors_total") > number as u64);
     }
@@ -127,23 +128,24 @@ fn what_is_wrong_changes_nothing() {
     );
     assert_eq!(server.metric("tidegate_config_last_reload_successful"), 0);
     replace(Path::new(&path), ONE);
-    assert!(wait_for(PATIENCE, || server
+    assert!(wait_for(TIMEOUT, || server
         .metric("tidegate_config_last_reload_successful")
         == 1));
-    // The file gone, and there again.
+    // The file is deleted and created again.
     std::fs::remove_file(&path).unwrap();
     server.wait_for_log("No such file");
     replace(Path::new(&path), OTHER);
-    assert!(wait_for(PATIENCE, || !is_one(&server)));
+    assert!(wait_for(TIMEOUT, || !is_one(&server)));
     assert_ne!(
         server.client().get("/readyz").unwrap().json()["config"],
         hash
     );
 }
 
-/// As Kubernetes does it: the file is a link to a link to a folder, and the link in the middle is swapped.
+/// The layout of Kubernetes: the file is a link to a link to a folder, and the link in the middle
+/// is swapped.
 #[test]
-fn a_swapped_link_is_a_change() {
+fn a_swapped_link_triggers_a_reload() {
     let folder = Folder::new();
     for (name, text) in [("v1", ONE), ("v2", OTHER)] {
         std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -162,12 +164,12 @@ fn a_swapped_link_is_a_change() {
         folder.path().join("..data"),
     )
     .unwrap();
-    assert!(wait_for(PATIENCE, || !is_one(&server)), "{}", server.log());
+    assert!(wait_for(TIMEOUT, || !is_one(&server)), "{}", server.log());
 }
 
-/// A release folder that a link points at, as many deployments have it.
+/// The layout of many deployments: a link points at the current release folder.
 #[test]
-fn a_swapped_folder_is_a_change() {
+fn a_swapped_release_folder_triggers_a_reload() {
     let folder = Folder::new();
     for (name, text) in [("v1", ONE), ("v2", OTHER)] {
         std::fs::create_dir_all(folder.path().join(name).join("etc")).unwrap();
@@ -187,7 +189,7 @@ fn a_swapped_folder_is_a_change() {
         link(to, "next");
         std::fs::rename(folder.path().join("next"), folder.path().join("current")).unwrap();
         assert!(
-            wait_for(PATIENCE, || is_one(&server) == is_one_next),
+            wait_for(TIMEOUT, || is_one(&server) == is_one_next),
             "{}",
             server.log()
         );
@@ -195,7 +197,7 @@ fn a_swapped_folder_is_a_change() {
 }
 
 #[test]
-fn tokens_and_certificates_are_read_again() {
+fn tokens_and_certificates_are_reloaded() {
     let (folder, files, others) = (Folder::new(), TlsFiles::make(), TlsFiles::make());
     for name in ["redis.crt", "redis.key"] {
         std::fs::copy(files.path(name), folder.path().join(name)).unwrap();
@@ -228,7 +230,7 @@ fn tokens_and_certificates_are_read_again() {
     );
     folder.write("token", "the-second-token-of-all");
     assert!(
-        wait_for(PATIENCE, || (
+        wait_for(TIMEOUT, || (
             status("the-first-token-of-all"),
             status("the-second-token-of-all")
         ) == (401, 200)),
@@ -257,14 +259,14 @@ fn tokens_and_certificates_are_read_again() {
         output.stdout == b"PONG\n"
     };
     assert!(trusts(&files) && !trusts(&others));
-    // A certificate without its key is none: the old one stays.
+    // A certificate without its key is rejected, and the old one stays in use.
     std::fs::copy(others.path("redis.crt"), folder.path().join("redis.crt")).unwrap();
     server.wait_for_log("configuration rejected");
     assert!(trusts(&files));
     std::fs::copy(others.path("redis.key"), folder.path().join("redis.key")).unwrap();
-    assert!(wait_for(PATIENCE, || trusts(&others)), "{}", server.log());
+    assert!(wait_for(TIMEOUT, || trusts(&others)), "{}", server.log());
     assert!(!trusts(&files));
-    // A file that is half written may be one without its tokens.
+    // A half-written file may lack its tokens, so the removal of all tokens is rejected.
     replace(Path::new(&path), &[tls, policies].concat());
     server.wait_for_log("all tokens of scope check would be removed");
     assert_eq!(status("the-first-token-of-all"), 401);

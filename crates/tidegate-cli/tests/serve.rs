@@ -1,5 +1,5 @@
-//! `tidegate serve`, as it is started, asked and ended.
-// Helpers of a test fail by a panic, too.
+//! `tidegate serve`: startup, requests and shutdown.
+// Test helpers panic when they fail.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
@@ -10,13 +10,13 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{PATIENCE, ServerProcess, tidegate};
+use common::{ServerProcess, TIMEOUT, tidegate};
 use tidegate_testkit::Folder;
 use tidegate_testkit::http::HttpClient;
 use tidegate_testkit::redis::{RedisServer, TlsFiles, wait_for};
 
 #[test]
-fn started_bare_it_says_what_to_type() {
+fn serve_without_options_prints_a_command_to_try() {
     let server = ServerProcess::start(&[]);
     assert!(
         server.greeting.starts_with("tidegate 0.1.0 on memory://\n"),
@@ -32,25 +32,19 @@ fn started_bare_it_says_what_to_type() {
         .args(["-c", &format!("{curl} --silent")])
         .output()
         .unwrap();
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let decision: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
-        (&told["allowed"], &told["remaining"]),
+        (&decision["allowed"], &decision["remaining"]),
         (&true.into(), &4.into())
     );
-    // Nobody is logged.
-    server.post(
-        "/v1/check",
-        r#"{"limits": "1/hour", "key": "somebody-secret"}"#,
-    );
-    server.post(
-        "/v1/check",
-        r#"{"limits": "1/hour", "key": "somebody-secret"}"#,
-    );
+    // No key is logged.
+    server.post("/v1/check", r#"{"limits": "1/hour", "key": "user-secret"}"#);
+    server.post("/v1/check", r#"{"limits": "1/hour", "key": "user-secret"}"#);
     assert!(!server.log().contains("secret"), "{}", server.log());
 }
 
 #[test]
-fn what_it_cannot_do_it_says_at_once() {
+fn invalid_settings_fail_at_startup() {
     let folder = Folder::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
@@ -115,21 +109,22 @@ fn what_it_cannot_do_it_says_at_once() {
     ];
     for (arguments, expected) in cases {
         let output = tidegate().arg("serve").args(arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(expected), "{arguments:?}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
     assert_eq!(
         std::fs::read_to_string(&damaged).unwrap(),
         "this is not a snapshot, whatever it is"
     );
-    // Told that it is meant, it does.
+    // With `--insecure` the server starts.
     let server = ServerProcess::start(&["--insecure"]);
     assert_eq!(server.client().get("/healthz").unwrap().status, 200);
 }
 
-/// Keeps asking on connections that are kept until the server says that it ends; then stops. Answers how many were answered.
-fn ask_until_told(server: &ServerProcess, threads: usize, ended: impl FnOnce()) -> u64 {
+/// Sends requests on persistent connections until the server announces its shutdown. Returns the
+/// number of responses.
+fn send_until_shutdown(server: &ServerProcess, threads: usize, ended: impl FnOnce()) -> u64 {
     let answered = AtomicU64::new(0);
     let address = server.http;
     std::thread::scope(|scope| {
@@ -139,28 +134,28 @@ fn ask_until_told(server: &ServerProcess, threads: usize, ended: impl FnOnce()) 
                 let mut client = HttpClient::connect(address).unwrap();
                 let body = format!(r#"{{"limits": "1000000/hour", "key": "{thread}"}}"#);
                 loop {
-                    let answer = client
+                    let response = client
                         .post("/v1/check", &body)
-                        .expect("every request that is sent is answered");
-                    assert_eq!(answer.status, 200, "{answer:?}");
+                        .expect("every request gets a response");
+                    assert_eq!(response.status, 200, "{response:?}");
                     answered.fetch_add(1, Ordering::Relaxed);
-                    if answer.field("connection") == Some("close") {
+                    if response.field("connection") == Some("close") {
                         assert!(client.is_ended());
                         return;
                     }
                 }
             });
         }
-        assert!(wait_for(PATIENCE, || answered.load(Ordering::Relaxed) > 2_000));
+        assert!(wait_for(TIMEOUT, || answered.load(Ordering::Relaxed) > 2_000));
         ended();
     });
     answered.into_inner()
 }
 
 #[test]
-fn ended_under_load_it_fails_nobody() {
+fn a_shutdown_under_load_fails_no_request() {
     let mut server = ServerProcess::start(&[]);
-    // One that asks nothing, one in the middle of a request, and Redis clients that pipeline.
+    // An idle connection, one in the middle of a request, and a Redis client with a pipeline.
     let mut idle = server.client();
     assert_eq!(idle.get("/healthz").unwrap().status, 200);
     let mut halfway = server.client();
@@ -175,7 +170,7 @@ fn ended_under_load_it_fails_nobody() {
         )
         .unwrap();
     let mut redis = TcpStream::connect(server.resp).unwrap();
-    redis.set_read_timeout(Some(PATIENCE)).unwrap();
+    redis.set_read_timeout(Some(TIMEOUT)).unwrap();
     let pipelining = std::thread::spawn(move || {
         let command = b"CL.THROTTLE k 5 1 60\r\n".repeat(20);
         let mut replies = Vec::new();
@@ -189,7 +184,7 @@ fn ended_under_load_it_fails_nobody() {
         let _ = redis.read_to_end(&mut replies);
         String::from_utf8(replies).unwrap()
     });
-    let answered = ask_until_told(&server, 8, || {
+    let answered = send_until_shutdown(&server, 8, || {
         server.signal("-TERM");
         server.wait_for_log("shutting down");
         halfway.send(body.as_bytes()).unwrap();
@@ -208,7 +203,7 @@ fn ended_under_load_it_fails_nobody() {
 }
 
 #[test]
-fn two_servers_on_one_redis_admit_the_limit_together() {
+fn two_servers_on_one_redis_share_one_limit() {
     let redis = RedisServer::start();
     let store = format!("redis://127.0.0.1:{}/?timeout=5s", redis.port());
     let servers = [
@@ -224,14 +219,14 @@ fn two_servers_on_one_redis_admit_the_limit_together() {
                 let mut redis = TcpStream::connect(server.resp).unwrap();
                 redis.set_nodelay(true).unwrap();
                 for _ in 0..100 {
-                    let told = client
+                    let decision = client
                         .post(
                             "/v1/check",
                             r#"{"limits": "fixed_window 150/300 days", "key": "k"}"#,
                         )
                         .unwrap()
                         .json();
-                    allowed.fetch_add(u64::from(told["allowed"] == true), Ordering::Relaxed);
+                    allowed.fetch_add(u64::from(decision["allowed"] == true), Ordering::Relaxed);
                     redis.write_all(b"CL.THROTTLE r 149 1 86400\r\n").unwrap();
                     let mut reply = [0; 8];
                     redis.read_exact(&mut reply).unwrap();
@@ -250,7 +245,7 @@ fn two_servers_on_one_redis_admit_the_limit_together() {
 }
 
 #[test]
-fn killed_it_goes_on_from_its_snapshot() {
+fn a_killed_server_resumes_from_its_snapshot() {
     let folder = Folder::new();
     let snapshot = folder.path().join("counts");
     let shown = snapshot.display().to_string();
@@ -271,9 +266,9 @@ fn killed_it_goes_on_from_its_snapshot() {
     for _ in 0..10 {
         server.post("/v1/check", check);
     }
-    // Two more from now on: the first may have begun before.
+    // Waits for two more snapshots, because the first may have begun before the checks.
     let written = server.metric("tidegate_snapshots_total");
-    assert!(wait_for(PATIENCE, || server
+    assert!(wait_for(TIMEOUT, || server
         .metric("tidegate_snapshots_total")
         >= written + 2));
     server.signal("-KILL");
@@ -285,7 +280,8 @@ fn killed_it_goes_on_from_its_snapshot() {
     server.post("/v1/check", check);
     server.signal("-TERM");
     assert_eq!(server.wait().code(), Some(0));
-    // What was counted last is there as well, for its owner only; and nothing is left beside it.
+    // The last check is in the snapshot. Only its owner can read the file, and no temporary file is
+    // left.
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(
         std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777,
@@ -309,38 +305,38 @@ fn killed_it_goes_on_from_its_snapshot() {
             .args(arguments)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert!(
-            said.contains("counts: not a snapshot, or a damaged one")
-                && said.contains("delete the file"),
-            "{said}"
+            stderr.contains("counts: not a snapshot, or a damaged one")
+                && stderr.contains("delete the file"),
+            "{stderr}"
         );
         assert_eq!(std::fs::read(&snapshot).unwrap(), bad);
     }
 }
 
 #[test]
-fn systemd_is_told() {
+fn systemd_is_notified() {
     let folder = Folder::new();
     let path = folder.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut server =
         ServerProcess::start_command(tidegate().arg("serve").env("NOTIFY_SOCKET", &path), &[]);
-    let told = || {
+    let receive = || {
         let mut buffer = [0; 256];
         let length = socket.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
-    assert!(told().contains("READY=1"));
+    assert!(receive().contains("READY=1"));
     server.signal("-TERM");
-    assert!(told().contains("STOPPING=1"));
+    assert!(receive().contains("STOPPING=1"));
     assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
-fn logs_for_machines() {
+fn every_line_of_a_json_log_is_valid() {
     let mut command = tidegate();
     command.args([
         "serve",
@@ -377,7 +373,7 @@ fn logs_for_machines() {
 }
 
 #[test]
-fn while_redis_is_gone_there_is_one_line_and_an_answer() {
+fn a_redis_outage_is_logged_once_and_requests_are_answered() {
     let mut redis = RedisServer::start();
     let store = format!("redis://127.0.0.1:{}/?timeout=200ms", redis.port());
     let server = ServerProcess::start(&["--store", &store]);
@@ -389,11 +385,11 @@ fn while_redis_is_gone_there_is_one_line_and_an_answer() {
     redis.kill();
     let mut client = server.client();
     let degraded = || {
-        let answer = client.post("/v1/check", body).unwrap();
-        assert_eq!(answer.status, 200);
-        answer.json()["degraded"].is_string()
+        let response = client.post("/v1/check", body).unwrap();
+        assert_eq!(response.status, 200);
+        response.json()["degraded"].is_string()
     };
-    assert!(wait_for(PATIENCE, degraded));
+    assert!(wait_for(TIMEOUT, degraded));
     for _ in 0..50 {
         assert!(client.post("/v1/check", body).unwrap().json()["degraded"].is_string());
     }
@@ -410,7 +406,7 @@ fn while_redis_is_gone_there_is_one_line_and_an_answer() {
         "{}",
         server.log()
     );
-    assert!(wait_for(PATIENCE, || client
+    assert!(wait_for(TIMEOUT, || client
         .post("/v1/check", body)
         .unwrap()
         .json()["degraded"]
@@ -418,7 +414,7 @@ fn while_redis_is_gone_there_is_one_line_and_an_answer() {
 }
 
 #[test]
-fn asked_from_the_shell() {
+fn check_peek_and_reset_work_against_a_server() {
     let folder = Folder::new();
     let token = folder.write("secret-value", "shell-secret-long-enough\n");
     let config = folder.write(
@@ -449,18 +445,18 @@ fn asked_from_the_shell() {
             String::from_utf8_lossy(&text).into_owned(),
         )
     };
-    let (code, said) = ask("check", &http, &["-p", "api", "--cost", "2.5"]);
+    let (code, output) = ask("check", &http, &["-p", "api", "--cost", "2.5"]);
     assert!(
-        code == 0 && said.starts_with("allowed; 0 of 3 left, all in "),
-        "{said}"
+        code == 0 && output.starts_with("allowed; 0 of 3 left, all in "),
+        "{output}"
     );
-    let (code, said) = ask("check", &http, &["-p", "api"]);
+    let (code, output) = ask("check", &http, &["-p", "api"]);
     assert!(
-        code == 1 && said.starts_with("denied, retry in ") && said.contains("0 of 3 left"),
-        "{said}"
+        code == 1 && output.starts_with("denied, retry in ") && output.contains("0 of 3 left"),
+        "{output}"
     );
-    let (code, said) = ask("peek", &http, &["-p", "api"]);
-    assert!(code == 1 && said.starts_with("0 of 3 left"), "{said}");
+    let (code, output) = ask("peek", &http, &["-p", "api"]);
+    assert!(code == 1 && output.starts_with("0 of 3 left"), "{output}");
     assert_eq!(
         ask(
             "check",
@@ -471,35 +467,35 @@ fn asked_from_the_shell() {
         0
     );
     assert_eq!(ask("check", &http, &["-p", "api", "--tenant", "acme"]).0, 0);
-    // Who only watches denies nobody.
+    // A policy in shadow mode denies no request.
     assert_eq!(
         (0..2)
             .map(|_| ask("check", &http, &["-p", "watched"]).0)
             .sum::<i32>(),
         0
     );
-    let (code, said) = ask("peek", &http, &["-p", "watched"]);
-    assert!(code == 0 && said.starts_with("0 of 1 left"), "{said}");
-    let (code, said) = ask("reset", &admin, &["-p", "api"]);
-    assert!(code == 0 && said.starts_with("3 of 3 left"), "{said}");
-    let (code, said) = ask("check", &http, &["-p", "5/minute", "-o", "json"]);
-    assert!(code == 0 && said.contains("\"remaining\":4"), "{said}");
-    let (code, said) = ask("reset", &http, &["-p", "api"]);
+    let (code, output) = ask("peek", &http, &["-p", "watched"]);
+    assert!(code == 0 && output.starts_with("0 of 1 left"), "{output}");
+    let (code, output) = ask("reset", &admin, &["-p", "api"]);
+    assert!(code == 0 && output.starts_with("3 of 3 left"), "{output}");
+    let (code, output) = ask("check", &http, &["-p", "5/minute", "-o", "json"]);
+    assert!(code == 0 && output.contains("\"remaining\":4"), "{output}");
+    let (code, output) = ask("reset", &http, &["-p", "api"]);
     assert!(
-        code == 2 && said.contains("expected the admin listener"),
-        "{said}"
+        code == 2 && output.contains("expected the admin listener"),
+        "{output}"
     );
-    let (code, said) = ask("check", &http, &["-p", "nobody"]);
+    let (code, output) = ask("check", &http, &["-p", "missing"]);
     assert!(
-        code == 2 && said.contains("unknown policy `nobody`: expected one of api"),
-        "{said}"
+        code == 2 && output.contains("unknown policy `missing`: expected one of api"),
+        "{output}"
     );
-    let (code, said) = ask("check", "http://127.0.0.1:1", &["-p", "api"]);
+    let (code, output) = ask("check", "http://127.0.0.1:1", &["-p", "api"]);
     assert!(
-        code == 2 && said.contains("--server http://127.0.0.1:1"),
-        "{said}"
+        code == 2 && output.contains("--server http://127.0.0.1:1"),
+        "{output}"
     );
-    // What is in the environment for a store is of no concern.
+    // With `--server`, the store in the environment is ignored.
     let store = ("TIDEGATE_STORE", "redis://127.0.0.1:1/");
     let beside = tidegate()
         .args(["peek", "user:42", "-p", "api", "--server", &http])
@@ -507,8 +503,8 @@ fn asked_from_the_shell() {
         .output()
         .unwrap();
     assert_eq!(beside.status.code(), Some(0), "{beside:?}");
-    let (code, said) = ask("check", &http, &["-p", "api", "--tenant", "evil"]);
-    assert!(code == 1 && said.contains("blocked"), "{said}");
+    let (code, output) = ask("check", &http, &["-p", "api", "--tenant", "evil"]);
+    assert!(code == 1 && output.contains("blocked"), "{output}");
     let without = tidegate()
         .args(["check", "k", "-p", "api", "--server", &http])
         .output()
@@ -531,26 +527,26 @@ fn asked_from_the_shell() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_ends_the_server_at_once() {
     let mut server = ServerProcess::start(&[]);
-    // Somebody who never finishes.
+    // A client that never finishes its request.
     let mut slow = server.client();
     slow.send(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n")
         .unwrap();
-    assert!(wait_for(PATIENCE, || server.metric("tidegate_connections") >= 1));
+    assert!(wait_for(TIMEOUT, || server.metric("tidegate_connections") >= 1));
     server.signal("-INT");
     server.wait_for_log("shutting down");
-    // Not at once: those that come together are one.
+    // Signals that arrive together count as one, so the signal is repeated.
     let is_ended = || {
         server.signal("-INT");
         server.log().contains("second signal, ending at once")
     };
-    assert!(wait_for(PATIENCE, is_ended), "{}", server.log());
+    assert!(wait_for(TIMEOUT, is_ended), "{}", server.log());
     assert_eq!(server.wait().code(), Some(130));
 }
 
 #[test]
-fn nobody_holds_up_its_end() {
+fn an_unfinished_request_does_not_delay_shutdown() {
     let folder = Folder::new();
     let text = "[bounds]\nbody_timeout = \"10m\"\ndrain_timeout = \"300ms\"\n[policies.api]\nlimits = \"fixed_window 9/300 days\"\n";
     let config = folder.write("serve.toml", text);
@@ -564,18 +560,18 @@ fn nobody_holds_up_its_end() {
     redis.write_all(b"PI").unwrap();
     let check = r#"{"policy": "api", "key": "k"}"#;
     server.post("/v1/check", check);
-    // As `timeout` does it: to the process, and to its group.
+    // `timeout` sends the signal twice: to the process and to its group.
     server.signal("-TERM");
     server.signal("-TERM");
     assert_eq!(server.wait().code(), Some(0));
     assert!(server.log().contains("drain timeout, dropping connections"));
-    // What was counted before the end is in the snapshot.
+    // The snapshot includes the check before the shutdown.
     let again = ServerProcess::start(&arguments);
     assert_eq!(again.post("/v1/peek", check).json()["remaining"], 8);
 }
 
 #[test]
-fn many_different_limits_on_redis_take_little_memory() {
+fn many_different_limits_on_redis_use_little_memory() {
     let redis = RedisServer::start();
     let server =
         ServerProcess::start(&["--store", &format!("redis://127.0.0.1:{}/", redis.port())]);
@@ -598,7 +594,7 @@ fn many_different_limits_on_redis_take_little_memory() {
 }
 
 #[test]
-fn a_snapshot_is_one_servers_alone() {
+fn a_snapshot_file_belongs_to_one_server() {
     let folder = Folder::new();
     let path = folder.path().join("counts").display().to_string();
     let mut server = ServerProcess::start(&["--snapshot", &path]);
@@ -617,14 +613,14 @@ fn a_snapshot_is_one_servers_alone() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(refused(&path).contains("another server uses the file"));
-    // By whatever name.
+    // A symbolic link to the same file is refused, too.
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     assert!(
         refused(&link.display().to_string()).contains("it is a symbolic link: expected a file")
     );
     assert!(refused("/nowhere/counts").contains("/nowhere/counts: the directory does not exist"));
-    // The last one that cannot be written is an end that was not good.
+    // The server exits with code 2 if it cannot write the last snapshot.
     std::fs::remove_dir_all(folder.path()).unwrap();
     server.signal("-TERM");
     assert_eq!(server.wait().code(), Some(2), "{}", server.log());
@@ -632,7 +628,7 @@ fn a_snapshot_is_one_servers_alone() {
 }
 
 #[test]
-fn asked_from_the_shell_by_tls() {
+fn check_and_reset_work_over_tls() {
     let (folder, files) = (Folder::new(), TlsFiles::make());
     let [ca, cert, key] = ["ca.crt", "redis.crt", "redis.key"].map(|name| files.path(name));
     let tls = format!("{{ cert = \"{cert}\", key = \"{key}\", client_ca = \"{ca}\" }}");
@@ -670,11 +666,11 @@ fn asked_from_the_shell_by_tls() {
             &others.path("redis.key"),
         ],
     );
-    let said = String::from_utf8_lossy(&other_key.stderr);
-    assert_eq!(other_key.status.code(), Some(2), "{said}");
+    let stderr = String::from_utf8_lossy(&other_key.stderr);
+    assert_eq!(other_key.status.code(), Some(2), "{stderr}");
     assert!(
-        said.contains("--cert") && said.contains("--key") && !said.contains("panicked"),
-        "{said}"
+        stderr.contains("--cert") && stderr.contains("--key") && !stderr.contains("panicked"),
+        "{stderr}"
     );
     let without_scheme = tidegate()
         .args(["check", "k", "-p", "api", "--server", "127.0.0.1:1"])
@@ -686,7 +682,7 @@ fn asked_from_the_shell_by_tls() {
 }
 
 #[test]
-fn a_variable_with_an_underscore_too_few_is_pointed_at() {
+fn a_variable_with_a_missing_underscore_is_reported() {
     let mut command = tidegate();
     command.arg("serve").envs([
         ("TIDEGATE_HTTP_LISTEN", "127.0.0.1:1"),

@@ -30,7 +30,8 @@ fn simulate(arguments: &[&str], trace: &str) -> Output {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let trace = trace.to_owned();
-    // From a thread of its own: the program may answer before it has read all, and need not read all.
+    // A separate thread writes the trace. The program may print before it has read everything, and
+    // may stop reading early.
     let writer = std::thread::spawn(move || stdin.write_all(trace.as_bytes()));
     let output = child.wait_with_output().unwrap();
     let _ = writer.join().unwrap();
@@ -46,29 +47,29 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What is said on standard error by a run that must fail with exit code 2.
-fn complaint(output: &Output) -> String {
+/// Asserts exit code 2 and returns standard error.
+fn failure_stderr(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2));
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Every vector as a trace: what comes out is the vector, in every field.
+/// Runs every vector as a trace. The output must equal the vector in every field.
 #[test]
-fn all_vectors() {
-    all_vectors_on("memory://");
+fn vectors_match_on_memory() {
+    assert_vectors_match("memory://");
 }
 
 #[test]
-fn all_vectors_on_redis() {
+fn vectors_match_on_redis() {
     let server = RedisServer::start();
-    all_vectors_on(&server.url());
+    assert_vectors_match(&server.url());
     assert!(
         server.keys().is_empty(),
-        "a simulation leaves nothing behind"
+        "a simulation must delete its keys"
     );
 }
 
-fn all_vectors_on(store: &str) {
+fn assert_vectors_match(store: &str) {
     let files = std::fs::read_dir(vectors::folder())
         .unwrap()
         .map(|entry| entry.unwrap().path());
@@ -110,17 +111,18 @@ fn all_vectors_on(store: &str) {
     assert!(cases > 400);
 }
 
-/// 20,000 random steps an algorithm: on Redis the same answers as in memory, to the byte.
+/// Runs 20,000 random steps per algorithm. The output on Redis must equal that in memory, byte for
+/// byte.
 #[test]
-fn random_traces_on_redis_as_in_memory() {
-    const STEPS_A_POLICY: usize = 2_000;
+fn random_traces_match_on_redis_and_memory() {
+    const STEPS_PER_POLICY: usize = 2_000;
     let server = RedisServer::start();
     let mut random = fastrand::Rng::with_seed(11);
     for algorithm in Algorithm::ALL {
         let mut steps = 0;
         while steps < 20_000 {
             let policy = Policy::new([walk::limit(&mut random, algorithm)]).unwrap();
-            let trace = random_trace(&mut random, &policy, STEPS_A_POLICY);
+            let trace = random_trace(&mut random, &policy, STEPS_PER_POLICY);
             let run = |store: &str| {
                 stdout(&simulate(
                     &["-p", &policy.to_string(), "-t", "-", "-s", store],
@@ -134,9 +136,10 @@ fn random_traces_on_redis_as_in_memory() {
     assert!(server.keys().is_empty());
 }
 
-/// A trace that looks for trouble. It ends early where it has run too far ahead in time.
+/// Returns a random trace of edge cases. It ends early if its time has run too far ahead.
 fn random_trace(random: &mut fastrand::Rng, policy: &Policy, steps: usize) -> String {
-    /// The year 2147: beyond, a bucket that takes a century to refill leaves what a double holds exactly.
+    /// The year 2147. Beyond it, a bucket that takes a century to refill exceeds the exact integers
+    /// of a double.
     const LATEST_NS: u64 = 5_600_000_000_000_000_000;
     let mut walk = Walk::new(random, policy);
     let (mut record, mut trace) = (Record::default(), String::new());
@@ -170,7 +173,7 @@ fn input_of(step: &Value) -> Value {
 }
 
 #[test]
-fn cost_is_one_where_none_is_given_and_fields_come_in_order() {
+fn the_default_cost_is_one_and_fields_keep_their_order() {
     let output = simulate(
         &["-p", "2/s", "-t", "-"],
         "{\"key\": \"a\", \"at_us\": 1}\n\n  \n{\"at_us\": 1, \"key\": \"a\", \"refund\": 0.5}\n",
@@ -187,9 +190,9 @@ fn cost_is_one_where_none_is_given_and_fields_come_in_order() {
 }
 
 #[test]
-fn a_bad_line_is_named_and_what_came_before_it_is_answered() {
+fn an_invalid_line_is_reported_after_the_output_of_earlier_lines() {
     let good = "{\"at_us\":1,\"key\":\"a\"}\n";
-    for (bad, says) in [
+    for (bad, expected) in [
         ("{\"at_us\":1}", "missing field `key`"),
         ("{\"at_us\":1,\"key\":\"\"}", "key is empty"),
         (
@@ -200,45 +203,51 @@ fn a_bad_line_is_named_and_what_came_before_it_is_answered() {
         ("{", "EOF"),
     ] {
         let output = simulate(&["-p", "1/s", "-t", "-"], &format!("{good}\n{bad}\n{good}"));
-        let said = complaint(&output);
+        let stderr = failure_stderr(&output);
         assert!(
-            said.contains("standard input: line 3:") && said.contains(says),
-            "{said}"
+            stderr.contains("standard input: line 3:") && stderr.contains(expected),
+            "{stderr}"
         );
         assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
     }
     let endless = simulate(&["-p", "1/s", "-t", "-"], &"x".repeat(3 << 20));
-    assert!(complaint(&endless).contains("line 1: the line is longer than 1 MiB"));
+    assert!(failure_stderr(&endless).contains("line 1: the line is longer than 1 MiB"));
 }
 
 #[test]
-fn bad_arguments_say_what_was_expected() {
-    let said = complaint(&simulate(&["-p", "100/fortnight", "-t", "-"], ""));
-    assert!(said.contains("  100/fortnight\n      ^^^^^^^^^"), "{said}");
+fn invalid_arguments_report_the_expected_values() {
+    let stderr = failure_stderr(&simulate(&["-p", "100/fortnight", "-t", "-"], ""));
     assert!(
-        complaint(&simulate(&["-p", "1/s", "-t", "/nowhere/trace"], "")).contains("/nowhere/trace")
+        stderr.contains("  100/fortnight\n      ^^^^^^^^^"),
+        "{stderr}"
     );
-    assert!(complaint(&simulate(&["-p", "1/s", "-t", "/"], "")).contains("directory"));
     assert!(
-        complaint(&simulate(
+        failure_stderr(&simulate(&["-p", "1/s", "-t", "/nowhere/trace"], ""))
+            .contains("/nowhere/trace")
+    );
+    assert!(failure_stderr(&simulate(&["-p", "1/s", "-t", "/"], "")).contains("directory"));
+    assert!(
+        failure_stderr(&simulate(
             &["-p", "1/s", "-t", "-", "--store", "mem://x"],
             ""
         ))
         .contains("memory://")
     );
     assert!(
-        complaint(&simulate(
+        failure_stderr(&simulate(
             &["-p", "1/s", "-t", "-", "--store", "memory://?max_keys=0"],
             ""
         ))
         .contains("at least 1")
     );
-    assert!(complaint(&simulate(&["-t", "-"], "")).contains("--policy"));
-    assert!(complaint(&simulate(&["-p", "1/s", "-t", "-", "-o", "xml"], "")).contains("jsonl"));
+    assert!(failure_stderr(&simulate(&["-t", "-"], "")).contains("--policy"));
+    assert!(
+        failure_stderr(&simulate(&["-p", "1/s", "-t", "-", "-o", "xml"], "")).contains("jsonl")
+    );
 }
 
 #[test]
-fn the_table_sums_up() {
+fn the_table_summarizes_the_trace() {
     let trace = sample();
     let output = simulate(
         &[
@@ -285,7 +294,7 @@ fn the_table_sums_up() {
         "{\"at_us\":9,\"key\":\"a\"}\n{",
     );
     assert!(
-        complaint(&broken).contains("line 2")
+        failure_stderr(&broken).contains("line 2")
             && String::from_utf8_lossy(&broken.stdout).contains("1 request in")
     );
     let empty = simulate(&["-p", "1/s", "-t", "-", "-o", "table"], "");
@@ -293,7 +302,7 @@ fn the_table_sums_up() {
 }
 
 #[test]
-fn keys_do_not_write_to_the_terminal() {
+fn control_characters_in_keys_are_escaped() {
     let output = simulate(
         &["-p", "1/s", "-t", "-", "-o", "table"],
         "{\"at_us\":1,\"key\":\"\\u001b[31m\\r\\n\"}\n",
@@ -302,9 +311,9 @@ fn keys_do_not_write_to_the_terminal() {
     assert!(!stdout(&output).contains('\u{1b}'));
 }
 
-/// On a real terminal, which `script` provides: the table is the default.
+/// `script` provides a real terminal. The table is the default there.
 #[test]
-fn a_terminal_gets_the_table() {
+fn the_table_is_the_default_on_a_terminal() {
     let command = format!(
         "{TIDEGATE} simulate --policy 100/minute --trace {}",
         sample().display()
@@ -323,7 +332,7 @@ fn a_terminal_gets_the_table() {
 }
 
 #[test]
-fn who_stops_reading_is_not_told_off() {
+fn a_closed_pipe_is_not_an_error() {
     let command = format!(
         "{TIDEGATE} simulate -p 1/s -t {} | head -1",
         sample().display()
@@ -340,9 +349,10 @@ fn who_stops_reading_is_not_told_off() {
     assert!(output.stderr.is_empty());
 }
 
-/// A million keys, one line each, in 200 MB of address space; on a store with too little room it says so.
+/// A million keys, one line each, fit in 200 MB of address space. A store that is too small prints
+/// a warning.
 #[test]
-fn long_traces_need_little_memory() {
+fn long_traces_use_little_memory() {
     let bounded = |arguments: &str| {
         let script =
             format!("ulimit -v 200000; exec {TIDEGATE} simulate -p 1/hour -t - {arguments}");
@@ -387,16 +397,16 @@ fn long_traces_need_little_memory() {
     assert!(table.stderr.is_empty());
     let full = bounded("-o table --store 'memory://?max_keys=1000'");
     assert!(stdout(&full).contains("1000000"));
-    let said = String::from_utf8_lossy(&full.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&full.stderr).into_owned();
     assert!(
-        said.contains("999000 keys were evicted") && said.contains("max_keys=N"),
-        "{said}"
+        stderr.contains("999000 keys were evicted") && stderr.contains("max_keys=N"),
+        "{stderr}"
     );
 }
 
 /// The output of one simulation is a trace for another.
 #[test]
-fn simulations_chain() {
+fn simulations_can_be_chained() {
     let first = stdout(&simulate(
         &["-p", "100/minute", "-t", sample().to_str().unwrap()],
         "",
@@ -405,7 +415,7 @@ fn simulations_chain() {
     assert_eq!(first, second);
 }
 
-/// Whoever follows a trace as it grows gets each answer when it is there, not when a buffer is full.
+/// Each line of a growing trace is answered at once, not when a buffer is full.
 #[test]
 fn a_live_trace_is_answered_at_once() {
     use std::io::{BufRead, BufReader};
@@ -417,7 +427,7 @@ fn a_live_trace_is_answered_at_once() {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
-    // A byte order mark and the other system's line ends are no obstacle.
+    // A byte order mark and CRLF line endings are accepted.
     for (line, allowed) in [
         ("\u{feff}{\"at_us\":1,\"key\":\"a\"}\r\n", true),
         ("{\"at_us\":2,\"key\":\"a\"}\n", false),

@@ -18,9 +18,9 @@ const POLICIES: [&str; 8] = [
     "sliding_window_log 50/hour",
 ];
 
-/// Each thread checks every key more often than allowed, each starting at another key, with single
-/// checks and batches in turn.
-fn exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
+/// Asserts that exactly `limit` requests pass per key. Each thread checks every key more often than
+/// allowed, starts at a different key, and alternates single checks and batches.
+fn assert_exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(keys as u64)
@@ -37,9 +37,9 @@ fn exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
                 (limiter.clone(), &names, &admitted, &barrier);
             scope.spawn(move || {
                 barrier.wait();
-                for turn in 0..(limit as usize / THREADS + 3) * keys {
-                    let key = (turn * 7 + thread * 13) % keys;
-                    let passed = if turn % 2 == 0 {
+                for round in 0..(limit as usize / THREADS + 3) * keys {
+                    let key = (round * 7 + thread * 13) % keys;
+                    let passed = if round % 2 == 0 {
                         u64::from(limiter.check(&names[key]).now().unwrap().is_allowed())
                     } else {
                         let requests = [(&names[key], Cost::ONE), (&names[key], Cost::ONE)];
@@ -66,39 +66,39 @@ fn exactly_the_limit_passes(policy: &str, keys: usize, limit: u64) {
 }
 
 #[test]
-fn one_key() {
+fn one_key_admits_exactly_the_limit() {
     POLICIES
         .iter()
-        .for_each(|policy| exactly_the_limit_passes(policy, 1, 50));
+        .for_each(|policy| assert_exactly_the_limit_passes(policy, 1, 50));
 }
 
 #[test]
-fn sixty_four_keys() {
+fn sixty_four_keys_admit_exactly_the_limit() {
     POLICIES
         .iter()
-        .for_each(|policy| exactly_the_limit_passes(policy, 64, 50));
+        .for_each(|policy| assert_exactly_the_limit_passes(policy, 64, 50));
 }
 
 #[test]
-fn ten_thousand_keys() {
+fn ten_thousand_keys_admit_exactly_the_limit() {
     POLICIES
         .iter()
-        .for_each(|policy| exactly_the_limit_passes(policy, 10_001, 50));
+        .for_each(|policy| assert_exactly_the_limit_passes(policy, 10_001, 50));
 }
 
 #[test]
-fn several_limits() {
-    exactly_the_limit_passes(
+fn several_limits_admit_exactly_the_smallest() {
+    assert_exactly_the_limit_passes(
         "token_bucket 1_000/hour; fixed_window 50/hour; sliding_window_log 60/hour",
         64,
         50,
     );
 }
 
-/// Threads that add, reset and refund on a store that is always full. Its bound holds, and it keeps
-/// working.
+/// Threads add, reset and refund on a store that is always full. The store never exceeds its bound
+/// and keeps working.
 #[test]
-fn a_full_store_under_many_threads() {
+fn a_full_store_stays_bounded_under_many_threads() {
     let store = MemoryStore::builder()
         .max_keys(500)
         .clock(ManualClock::new())
@@ -109,9 +109,9 @@ fn a_full_store_under_many_threads() {
         for thread in 0..THREADS {
             let limiter = limiter.clone();
             scope.spawn(move || {
-                for turn in 0..20_000 {
-                    let key = format!("{}", (turn * 31 + thread * 17) % 3_000);
-                    match turn % 8 {
+                for round in 0..20_000 {
+                    let key = format!("{}", (round * 31 + thread * 17) % 3_000);
+                    match round % 8 {
                         0 => drop(limiter.refund(&key, 1).now().unwrap()),
                         1 => limiter.reset(&key).now().unwrap(),
                         _ => drop(limiter.check(&key).now().unwrap()),

@@ -18,17 +18,17 @@ fn resident() -> u64 {
         * 1_024
 }
 
-/// Alone in its file, so that no other test's memory is measured.
+/// This test is alone in its file, so that no other test's memory is measured.
 #[test]
 fn memory_stays_bounded_and_denied_keys_stay_denied() {
     const MAX_KEYS: u64 = 1_000_000;
     let before = resident();
     let limiter = Limiter::memory("100/day".parse().unwrap());
     assert_eq!(limiter.store().stats().max_keys, MAX_KEYS);
-    let guilty: Vec<String> = (0..1_000)
-        .map(|number| format!("guilty:{number}"))
+    let denied_keys: Vec<String> = (0..1_000)
+        .map(|number| format!("denied:{number}"))
         .collect();
-    for key in &guilty {
+    for key in &denied_keys {
         assert!(limiter.check(key).cost(100).now().unwrap().is_allowed());
         assert!(limiter.check(key).now().unwrap().is_denied());
     }
@@ -40,14 +40,14 @@ fn memory_stays_bounded_and_denied_keys_stay_denied() {
         decisions.clear();
         limiter.check_many(&keys).now_into(&mut decisions).unwrap();
     }
-    let still = guilty
+    let still_denied = denied_keys
         .iter()
         .filter(|key| limiter.check(*key).now().unwrap().is_denied())
         .count();
-    assert_eq!(still, guilty.len());
+    assert_eq!(still_denied, denied_keys.len());
     let stats = limiter.store().stats();
     assert_eq!(stats.keys, MAX_KEYS);
-    // 46 bytes per key as documented, and 1 MB for the test itself.
+    // The documented 46 bytes per key, plus 1 MB for the test itself.
     assert!(stats.table_bytes as u64 <= 46 * MAX_KEYS, "{stats:?}");
     let grown = resident().saturating_sub(before);
     assert!(grown <= 46 * MAX_KEYS + (1 << 20), "{grown} bytes");

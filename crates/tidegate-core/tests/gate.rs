@@ -1,5 +1,5 @@
-//! Gates: tiers, exceptions, tenants, shadows, candidates, live replacement, several keys in one
-//! request.
+//! Gates: tiers, exceptions, tenants, shadows, candidates, live replacement, and several keys in
+//! one request.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ fn cost(units: u64) -> Cost {
 }
 
 #[test]
-fn a1_each_tier_counts_apart_unless_tiers_are_shared() {
+fn a1_tiers_count_separately_unless_shared() {
     for is_shared in [false, true] {
         let rules = Rules::new(policy("sliding_window_log 10/hour"));
         let rules = rules
@@ -75,9 +75,9 @@ fn a1_each_tier_counts_apart_unless_tiers_are_shared() {
     }
 }
 
-/// A bucket with other numbers is another bucket.
+/// Buckets with different numbers are different buckets.
 #[test]
-fn a1_buckets_of_two_tiers_never_share() {
+fn a1_buckets_of_different_tiers_are_never_shared() {
     for is_shared in [false, true] {
         let rules = Rules::new(policy("10/hour"))
             .tier("premium", policy("100/hour"))
@@ -104,7 +104,7 @@ fn a1_buckets_of_two_tiers_never_share() {
 }
 
 #[test]
-fn exceptions_are_a_policy_unlimited_or_blocked() {
+fn an_exception_replaces_lifts_or_blocks() {
     let rules = Rules::new(policy("1/hour"))
         .exception("own", Exception::Policy(policy("3/hour")))
         .and_then(|rules| rules.exception("free", Exception::Unlimited))
@@ -135,7 +135,7 @@ fn exceptions_are_a_policy_unlimited_or_blocked() {
 }
 
 #[test]
-fn tenants_and_policies_count_apart() {
+fn tenants_and_policies_count_separately() {
     let rules = || Rules::new(policy("1/hour"));
     let gate = Gate::memory(policies(rules()).with("other", rules()).unwrap());
     for (policy, tenant) in [
@@ -154,12 +154,12 @@ fn tenants_and_policies_count_apart() {
         };
         assert_eq!([check(), check()], [true, false], "{policy} {tenant}");
     }
-    // A key that is written like one with a tenant is a different key.
+    // A key that looks like a key with a tenant is a different key.
     assert!(gate.check("api", "@a/k").now().unwrap().is_allowed());
 }
 
 #[test]
-fn a_shadow_counts_and_never_denies() {
+fn a_shadow_policy_counts_but_never_denies() {
     let gate = gate(
         Rules::new(policy("2/hour"))
             .shadow()
@@ -184,16 +184,18 @@ fn a_shadow_counts_and_never_denies() {
 }
 
 #[test]
-fn a_candidate_is_counted_beside_what_is_enforced() {
+fn a_candidate_is_counted_beside_the_enforced_policy() {
     let gate = gate(Rules::new(policy("3/hour")).candidate(policy("5/hour")));
     let verdicts: Vec<Verdict> = (0..8)
         .map(|_| gate.check("api", "k").now().unwrap())
         .collect();
-    let by = |who: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| who(verdict)).count();
-    assert_eq!(by(Verdict::is_allowed), 3);
+    let count_by = |predicate: fn(&Verdict) -> bool| {
+        verdicts.iter().filter(|verdict| predicate(verdict)).count()
+    };
+    assert_eq!(count_by(Verdict::is_allowed), 3);
     // The candidate counts denied requests too.
     assert_eq!(
-        by(|verdict| verdict.decisions()[0].candidate().unwrap().is_allowed()),
+        count_by(|verdict| verdict.decisions()[0].candidate().unwrap().is_allowed()),
         5
     );
     let counters = &gate.counters()[0];
@@ -204,7 +206,7 @@ fn a_candidate_is_counted_beside_what_is_enforced() {
 }
 
 #[test]
-fn several_keys_are_taken_from_together_or_not_at_all() {
+fn a_request_charges_all_keys_or_none() {
     let all = PolicySet::new()
         .with("user", Rules::new(policy("5/hour")))
         .and_then(|policies| {
@@ -215,7 +217,7 @@ fn several_keys_are_taken_from_together_or_not_at_all() {
         })
         .unwrap();
     let gate = Gate::memory(all);
-    let ask = |user: &str, address: &str, units| {
+    let check = |user: &str, address: &str, units| {
         let subjects = [
             Subject {
                 cost: cost(units),
@@ -228,21 +230,21 @@ fn several_keys_are_taken_from_together_or_not_at_all() {
         ];
         decide(&gate, &subjects)
     };
-    assert_eq!(ask("u", "a", 2).remaining(), Some(1));
-    let denied = ask("u", "a", 2);
+    assert_eq!(check("u", "a", 2).remaining(), Some(1));
+    let denied = check("u", "a", 2);
     assert!(denied.is_denied());
     assert_eq!(denied.denial().unwrap().label().name().as_str(), "address");
     // Nothing was taken from the user, and the verdict shows it.
     assert_eq!(denied.decisions()[0].decision().unwrap().remaining(), 3);
-    assert_eq!(ask("u", "b", 3).remaining(), Some(0));
+    assert_eq!(check("u", "b", 3).remaining(), Some(0));
     // Both deny. The verdict reports the one that denies for longer.
-    let both = ask("u", "b", 1);
+    let both = check("u", "b", 1);
     assert_eq!(both.denial().unwrap().label().name().as_str(), "address");
     assert_eq!(both.denials().count(), 2);
-    // More than one of them can ever allow.
-    assert_eq!(ask("v", "c", 4).retry_after(), None);
-    assert_eq!(ask("v", "c", 0).remaining(), Some(3));
-    // The same key twice is limited by both.
+    // The cost exceeds the capacity of one policy, so a retry can never succeed.
+    assert_eq!(check("v", "c", 4).retry_after(), None);
+    assert_eq!(check("v", "c", 0).remaining(), Some(3));
+    // A key that is listed twice is limited by the summed cost.
     let twice = [Subject {
         cost: cost(2),
         ..Subject::new("address", "d")
@@ -259,7 +261,7 @@ fn several_keys_are_taken_from_together_or_not_at_all() {
 }
 
 #[test]
-fn in_parallel_exactly_the_limit_is_admitted() {
+fn concurrent_requests_admit_exactly_the_limit() {
     let all = PolicySet::new()
         .with("user", Rules::new(policy("gcra 1000/365 days")))
         .and_then(|policies| {
@@ -275,7 +277,7 @@ fn in_parallel_exactly_the_limit_is_admitted() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..500 {
-                    // In either order: there is no deadlock.
+                    // The order varies, and there is no deadlock.
                     let mut subjects = [Subject::new("user", "u"), Subject::new("address", "a")];
                     if fastrand::bool() {
                         subjects.reverse();
@@ -296,9 +298,9 @@ fn in_parallel_exactly_the_limit_is_admitted() {
 }
 
 #[test]
-fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
+fn a_receipt_refunds_once_and_at_most_its_cost() {
     let gate = gate(Rules::new(policy("100/hour")).candidate(policy("200/hour")));
-    let clock = |units| {
+    let take = |units| {
         let subject = Subject {
             cost: cost(units),
             ..Subject::new("api", "k")
@@ -312,28 +314,28 @@ fn a_receipt_gives_back_once_and_no_more_than_was_taken() {
             verdict.decisions()[0].candidate().unwrap().remaining(),
         )
     };
-    let (_, receipt) = clock(40);
+    let (_, receipt) = take(40);
     assert_eq!(left(), (60, 160));
     receipt.settle(cost(15));
     assert_eq!(left(), (85, 185));
-    clock(85).1.give_back();
+    take(85).1.give_back();
     assert_eq!(left(), (85, 185));
     // The request cost more than was taken.
-    clock(5).1.settle(cost(35));
+    take(5).1.settle(cost(35));
     assert_eq!(left(), (50, 150));
-    // More than is left: everything left is taken, and the shortfall is counted.
-    clock(5).1.settle(cost(100));
+    // The charge exceeds the remaining capacity. All of it is taken, and the shortfall is counted.
+    take(5).1.settle(cost(100));
     assert_eq!(left(), (0, 50));
     assert_eq!(gate.counters()[0].unsettled, 1);
-    // The denied request took nothing; its candidate did.
-    let (verdict, receipt) = clock(1);
+    // The denied request took nothing, but its candidate did.
+    let (verdict, receipt) = take(1);
     assert!(verdict.is_denied());
     receipt.give_back();
     assert_eq!(left(), (0, 50));
 }
 
 #[test]
-fn policies_are_replaced_at_once_and_counts_are_kept() {
+fn replacing_policies_keeps_the_counts() {
     let rules = |limit: u64| Rules::new(policy(&format!("sliding_window_log {limit}/hour")));
     let gate = gate(
         rules(10)
@@ -356,7 +358,7 @@ fn policies_are_replaced_at_once_and_counts_are_kept() {
             .remaining(),
         Some(96)
     );
-    // Nothing is replaced: a policy in use must stay.
+    // The replacement fails and changes nothing, because a policy in use is missing.
     let other = PolicySet::new()
         .with("other", Rules::new(policy("1/hour")))
         .unwrap();
@@ -373,7 +375,7 @@ fn policies_are_replaced_at_once_and_counts_are_kept() {
 }
 
 #[test]
-fn policies_are_replaced_under_load_without_an_error() {
+fn policies_can_be_replaced_under_load() {
     let rules = |limit: u64| Rules::new(policy(&format!("sliding_window_log {limit}/365 days")));
     let gate = gate(rules(1_000));
     let (is_over, admitted) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -400,7 +402,7 @@ fn policies_are_replaced_under_load_without_an_error() {
 }
 
 #[test]
-fn bad_input_is_an_error_and_takes_nothing() {
+fn invalid_input_fails_and_takes_nothing() {
     let gate = gate(Rules::new(policy("5/hour")));
     let error = gate.check("nope\r\n", "k").now().unwrap_err().to_string();
     assert_eq!(error, "unknown policy `nope`: expected one of api");
@@ -428,7 +430,7 @@ fn bad_input_is_an_error_and_takes_nothing() {
 }
 
 #[test]
-fn near_limit_is_counted_and_time_goes_by_the_clock() {
+fn near_limit_is_counted_and_the_store_clock_is_used() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(100)
@@ -443,7 +445,7 @@ fn near_limit_is_counted_and_time_goes_by_the_clock() {
         gate.check("api", "k").now().unwrap();
     }
     let counters = &gate.counters()[0];
-    // With one and with none left of ten.
+    // Requests that leave one or none of ten are near the limit.
     assert_eq!(
         (counters.allowed, counters.near_limit, counters.denied),
         (10, 2, 2)
@@ -452,7 +454,7 @@ fn near_limit_is_counted_and_time_goes_by_the_clock() {
     assert!(gate.check("api", "k").now().unwrap().is_allowed());
 }
 
-/// A refund of one key in between does not bypass the limit of the other.
+/// A concurrent refund of one key does not bypass the limit of the other.
 #[test]
 fn a_concurrent_refund_does_not_undo_an_admission() {
     let all = PolicySet::new()
@@ -506,9 +508,9 @@ fn a_concurrent_refund_does_not_undo_an_admission() {
     assert_eq!(1_000_000 - left, admitted as u64);
 }
 
-/// The short limit gives nothing back once its window is over, whatever the long one does.
+/// The short limit refunds nothing once its window is over. The long limit does not change that.
 #[test]
-fn a3_each_limit_gives_back_only_what_it_still_counts() {
+fn a3_each_limit_refunds_only_costs_that_it_still_counts() {
     let clock = ManualClock::new();
     clock.set(tidegate_core::Timestamp::from_micros(1_700_000_040_000_000).unwrap());
     let store = MemoryStore::builder()
@@ -542,7 +544,7 @@ fn a3_each_limit_gives_back_only_what_it_still_counts() {
     }
     assert_eq!(kept, 10);
     clock.advance(Duration::from_secs(1));
-    // The day has everything back except the ten that were kept.
+    // The daily limit has everything back except the ten units that were kept.
     let figures = gate.check("api", "k").cost(0).now().unwrap();
     assert_eq!(figures.remaining(), Some(10));
     let day = gate.updated(policies(Rules::new(policy(
@@ -555,7 +557,7 @@ fn a3_each_limit_gives_back_only_what_it_still_counts() {
 }
 
 #[test]
-fn a5_the_same_policy_and_key_twice_counts_as_one_request_of_the_summed_cost() {
+fn a5_a_repeated_subject_counts_as_one_request_of_the_summed_cost() {
     let gate = gate(Rules::new(policy("fixed_window 5/hour")));
     let twice = |one: u64, other: u64| {
         let [mut first, mut second] = [Subject::new("api", "k"), Subject::new("api", "k")];
@@ -570,7 +572,7 @@ fn a5_the_same_policy_and_key_twice_counts_as_one_request_of_the_summed_cost() {
 }
 
 #[test]
-fn a5_more_policies_than_one_call_can_hold_are_refused() {
+fn a5_too_many_policies_in_one_request_are_rejected() {
     let gate = gate(Rules::new(policy("fixed_window 5/hour")));
     let keys: Vec<String> = (0..33).map(|key| key.to_string()).collect();
     let subjects: Vec<Subject<'_>> = keys.iter().map(|key| Subject::new("api", key)).collect();
@@ -586,10 +588,10 @@ fn a5_more_policies_than_one_call_can_hold_are_refused() {
     );
 }
 
-/// One request needs both keys, and two need one each. In any order, either the first gets both or
-/// the others get theirs.
+/// One request needs both keys, and two requests need one key each. In any order, either the first
+/// gets both or the others get theirs.
 #[test]
-fn a5_every_outcome_is_that_of_some_order() {
+fn a5_concurrent_requests_are_serializable() {
     const ROUNDS: usize = 20_000;
     let rules = || Rules::new(policy("fixed_window 1/365 days"));
     let gate = Gate::memory(
@@ -599,10 +601,10 @@ fn a5_every_outcome_is_that_of_some_order() {
             .unwrap(),
     );
     let (start, end) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
-    let asked: [&[&str]; 3] = [&["a", "b"], &["a"], &["b"]];
+    let requests: [&[&str]; 3] = [&["a", "b"], &["a"], &["b"]];
     let outcomes: Vec<[AtomicBool; 3]> = (0..ROUNDS).map(|_| Default::default()).collect();
     std::thread::scope(|scope| {
-        for (number, policies) in asked.into_iter().enumerate() {
+        for (number, policies) in requests.into_iter().enumerate() {
             let (gate, start, end, outcomes) = (&gate, &start, &end, &outcomes);
             scope.spawn(move || {
                 for (round, outcome) in outcomes.iter().enumerate() {
@@ -628,9 +630,9 @@ fn a5_every_outcome_is_that_of_some_order() {
     }
 }
 
-/// A cost given back after its window is over was counted in that window, not in this one.
+/// A refund after the window is over belongs to that window, not to the current one.
 #[test]
-fn a_receipt_gives_back_only_what_still_counts() {
+fn a_receipt_refunds_only_costs_that_still_count() {
     for text in [
         "fixed_window 5/minute",
         "sliding_window_log 5/minute",
@@ -660,7 +662,7 @@ fn a_receipt_gives_back_only_what_still_counts() {
 }
 
 #[test]
-fn a_higher_actual_cost_is_charged_as_far_as_there_is_room() {
+fn a_higher_actual_cost_is_charged_up_to_the_limit() {
     let gate = gate(Rules::new(policy("fixed_window 100/365 days")));
     let (_, receipt) = gate
         .admit(&[Subject::new("api", "k")])
@@ -676,7 +678,7 @@ fn a_higher_actual_cost_is_charged_as_far_as_there_is_room() {
 }
 
 #[test]
-fn a_tier_by_the_name_of_candidate_counts_for_itself() {
+fn a_tier_named_candidate_counts_separately() {
     let rules = Rules::new(policy("9/hour"))
         .tier("candidate", policy("4/hour"))
         .unwrap();
@@ -694,7 +696,7 @@ fn a_tier_by_the_name_of_candidate_counts_for_itself() {
 }
 
 #[test]
-fn shadow_refunds_are_not_counted() {
+fn candidate_refunds_are_not_counted() {
     let gate = gate(Rules::new(policy("9/hour")).candidate(policy("9/hour")));
     gate.admit(&[Subject::new("api", "k")])
         .into_ready()
@@ -705,8 +707,8 @@ fn shadow_refunds_are_not_counted() {
     assert_eq!(gate.counters()[0].refunds, 1);
 }
 
-/// Two requests need the same two keys, in either order. One of them gets both, and they never take
-/// one each.
+/// Two requests need the same two keys, in either order. One request gets both. They never take one
+/// key each.
 #[test]
 fn one_of_two_conflicting_requests_is_admitted() {
     const ROUNDS: usize = 20_000;
@@ -744,7 +746,7 @@ fn an_updated_gate_keeps_the_counts() {
     assert!(gate.check("api", "k").cost(2).now().unwrap().is_allowed());
     let next = gate.updated(policies(policy("fixed_window 5/day").into()));
     assert_eq!(next.check("api", "k").now().unwrap().remaining(), Some(2));
-    // The old gate is unchanged, on the same store, and both share counters.
+    // The old gate is unchanged. Both gates use the same store and share counters.
     assert!(gate.check("api", "k").now().unwrap().is_denied());
     let counted: Vec<(u64, u64)> = [&gate, &next]
         .map(|gate| gate.counters()[0].clone())
@@ -755,7 +757,7 @@ fn an_updated_gate_keeps_the_counts() {
 }
 
 #[test]
-fn a_look_is_not_counted() {
+fn a_peek_is_not_counted() {
     let gate = Gate::memory(policies(policy("fixed_window 1/day").into()));
     for _ in 0..3 {
         gate.check("api", "k").cost(0).now().unwrap();
@@ -764,7 +766,7 @@ fn a_look_is_not_counted() {
 }
 
 #[test]
-fn a_bucket_is_the_same_at_any_rate() {
+fn a_bucket_keeps_its_state_at_any_rate() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build().unwrap();
     let gate = Gate::new(store, PolicySet::new());
@@ -774,9 +776,9 @@ fn a_bucket_is_the_same_at_any_rate() {
         bucket(Rate::per_second(1), 600),
     );
     assert!(slow.check("k").cost(10).now().unwrap().is_allowed());
-    // Full again in ten minutes, at either rate.
+    // The bucket is full again in ten minutes at either rate.
     assert_eq!(fast.check("k").cost(0).now().unwrap().remaining(), 0);
-    // A smaller bucket denies, and frees nothing.
+    // A smaller bucket denies the request and frees nothing.
     let small = bucket(Rate::per_minute(1), 1);
     assert_eq!(
         small.check("k").now().unwrap().retry_after(),
@@ -798,7 +800,7 @@ fn a_bucket_is_the_same_at_any_rate() {
         .map(|decision| decision.is_allowed())
         .collect();
     assert_eq!(allowed, [true, false, true]);
-    // Separate from limits of other types and names.
+    // Limits of other types and names are separate.
     assert!(
         gate.limiter("gcra 1/minute burst=10".parse().unwrap())
             .check("k")
@@ -809,9 +811,9 @@ fn a_bucket_is_the_same_at_any_rate() {
     );
 }
 
-/// Both would use one counter, and the sum would be limited by the larger limit only.
+/// Both tiers would use one counter, so only the larger limit would apply to the sum.
 #[test]
-fn a5_one_key_in_two_tiers_that_share_counts_is_refused() {
+fn a5_one_key_in_two_shared_tiers_is_rejected() {
     let rules = || {
         let rules = Rules::new(policy("fixed_window 5/hour"));
         rules.tier("gold", policy("fixed_window 100/hour")).unwrap()
@@ -833,7 +835,7 @@ fn a5_one_key_in_two_tiers_that_share_counts_is_refused() {
         shared.check("api", "k").cost(0).now().unwrap().remaining(),
         Some(5)
     );
-    // Tiers that count separately are two counters.
+    // Tiers that count separately use two counters.
     let passed = |gate: &Gate| {
         (0..9)
             .filter(|_| decide(gate, &subjects).is_allowed())

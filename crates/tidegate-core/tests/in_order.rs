@@ -1,5 +1,5 @@
-//! The default implementation of several keys asks them in order. A denial stands, whatever else
-//! fails.
+//! The default multi-key implementation checks keys in order. A denial stands even if another key's
+//! check fails.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use tidegate_core::{
     Plan, Policy, PolicySet, Rules, Settlement, Store, StoreError, Subject,
 };
 
-/// A remote store that answers checks, fails on demand, and cannot give back.
+/// A remote store that serves checks, fails on demand, and does not support refunds.
 struct Remote {
     memory: MemoryStore,
-    is_gone: AtomicBool,
+    is_unavailable: AtomicBool,
 }
 
-fn gone<T>() -> Result<T, StoreError> {
+fn unavailable<T>() -> Result<T, StoreError> {
     Err(StoreError::new(Degraded::Timeout, "gone"))
 }
 
@@ -27,8 +27,8 @@ impl Store for Remote {
     }
 
     async fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
-        if self.is_gone.load(Ordering::Relaxed) || key.as_bytes() == b"gone" {
-            return gone();
+        if self.is_unavailable.load(Ordering::Relaxed) || key.as_bytes() == b"gone" {
+            return unavailable();
         }
         Ok(self.memory.check(plan, key, cost))
     }
@@ -47,8 +47,8 @@ impl Store for Remote {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Admission, StoreError> {
-        if self.is_gone.load(Ordering::Relaxed) || key.as_bytes() == b"gone" {
-            return gone();
+        if self.is_unavailable.load(Ordering::Relaxed) || key.as_bytes() == b"gone" {
+            return unavailable();
         }
         Ok(self.memory.admit_one(plan, key, cost))
     }
@@ -59,15 +59,15 @@ impl Store for Remote {
         _: Key<'_>,
         _: &Settlement<'_>,
     ) -> Result<Decision, StoreError> {
-        gone()
+        unavailable()
     }
 
     async fn refund(&self, _: &Plan, _: Key<'_>, _: Cost) -> Result<Decision, StoreError> {
-        gone()
+        unavailable()
     }
 
     async fn reset(&self, _: &Plan, _: Key<'_>) -> Result<(), StoreError> {
-        gone()
+        unavailable()
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
@@ -89,7 +89,7 @@ fn gate(failure: FailurePolicy) -> Gate<Remote> {
     Gate::builder(
         Remote {
             memory,
-            is_gone: AtomicBool::new(false),
+            is_unavailable: AtomicBool::new(false),
         },
         policies,
     )
@@ -98,40 +98,40 @@ fn gate(failure: FailurePolicy) -> Gate<Remote> {
 }
 
 #[test]
-fn a_denial_stands_whatever_else_fails() {
+fn a_denial_stands_if_another_check_fails() {
     for failure in [
         FailurePolicy::Open,
         FailurePolicy::local(1),
         FailurePolicy::Closed,
     ] {
         let gate = gate(failure);
-        let ask = |a, b| {
+        let check = |a, b| {
             let subjects = [Subject::new("a", a), Subject::new("b", b)];
             gate.store()
                 .block_on(gate.decide(&subjects))
                 .unwrap()
                 .unwrap()
         };
-        assert!(ask("k", "k").is_allowed());
-        // The cost that `a` has taken cannot be given back.
-        let denied = ask("k", "k");
+        assert!(check("k", "k").is_allowed());
+        // The cost that `a` has taken cannot be refunded.
+        let denied = check("k", "k");
         assert!(
             denied.is_denied() && denied.degraded().is_none(),
             "{failure:?} {denied:?}"
         );
-        // `a` cannot be asked either. No key denies, so the failure policy answers.
+        // The check of `a` fails too. No key denies, so the failure policy decides.
         assert_eq!(
-            ask("gone", "other").is_allowed(),
+            check("gone", "other").is_allowed(),
             failure != FailurePolicy::Closed
         );
     }
 }
 
-/// If rejected requests stayed in the queue, no request would ever be admitted again.
+/// If the refunds were lost, the local limit would deny after the first request.
 #[test]
-fn costs_taken_by_the_failure_policy_are_given_back_there() {
+fn costs_taken_by_the_local_fallback_are_refunded_there() {
     let gate = gate(FailurePolicy::local(1));
-    gate.store().is_gone.store(true, Ordering::Relaxed);
+    gate.store().is_unavailable.store(true, Ordering::Relaxed);
     for _ in 0..20 {
         let (verdict, receipt) = gate
             .store()

@@ -1,5 +1,5 @@
-//! The laws of a decision, by trial and against a naive reference, on random requests of every
-//! algorithm.
+//! The laws of a decision, checked by trial and against a naive reference. The requests are random
+//! and cover every algorithm.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tidegate_testkit::{
 };
 
 const STEPS: usize = 100_000;
-const STEPS_A_WALK: usize = 100;
+const STEPS_PER_WALK: usize = 100;
 
 /// Runs random walks of policies from `draw`. `on_step` sees the record after each step.
 fn walks(
@@ -26,13 +26,13 @@ fn walks(
     mut on_step: impl FnMut(&Policy, &Record, u64, Act, Decision),
 ) {
     let mut random = Rng::with_seed(seed);
-    for _ in 0..STEPS / STEPS_A_WALK {
+    for _ in 0..STEPS / STEPS_PER_WALK {
         let policy = draw(&mut random);
         let mut walk = Walk::new(&mut random, &policy);
         walk.steps_back = steps_back;
         let (mut record, mut reference) = (Record::default(), Reference::new(&policy));
         let (limiter, clock) = memory(&policy);
-        for _ in 0..STEPS_A_WALK {
+        for _ in 0..STEPS_PER_WALK {
             let (at_ns, act) = walk.next_step();
             let decision = step(&policy, &mut record, at_ns, act);
             let expected = reference.act(at_ns, "k", act);
@@ -72,7 +72,7 @@ fn step(policy: &Policy, record: &mut Record, at_ns: u64, act: Act) -> Decision 
     }
 }
 
-/// Returns the decision of a request after a wait, if nothing else happens.
+/// Returns whether a request passes after a wait in which nothing else happens.
 fn would_pass(policy: &Policy, record: &Record, at_ns: u64, wait: Duration, cost: Cost) -> bool {
     let at = Timestamp::from_nanos(at_ns).saturating_add(wait);
     policy.decide(&mut record.clone(), at, cost).is_allowed()
@@ -80,7 +80,7 @@ fn would_pass(policy: &Policy, record: &Record, at_ns: u64, wait: Duration, cost
 
 const TICK: Duration = Duration::from_nanos(1);
 
-fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: Decision) {
+fn assert_laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: Decision) {
     let context = || format!("{policy}: {act:?} at {at_ns}: {decision:?}");
     let cost = match act {
         Act::Check(cost) => cost,
@@ -99,7 +99,7 @@ fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: D
         );
     }
     if let [limit] = policy.limits() {
-        exactly_remaining_pass(policy, record, at_ns, decision.remaining(), &context);
+        assert_exactly_remaining_pass(policy, record, at_ns, decision.remaining(), &context);
         let whole = Cost::try_from(limit.capacity()).unwrap();
         assert!(
             would_pass(policy, record, at_ns, decision.reset_after(), whole),
@@ -114,12 +114,13 @@ fn laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, decision: D
             );
         }
     } else if decision.is_allowed() {
-        exactly_remaining_pass(policy, record, at_ns, decision.remaining(), &context);
+        assert_exactly_remaining_pass(policy, record, at_ns, decision.remaining(), &context);
     }
 }
 
-/// One by one if they are few; otherwise in one request of the same total cost.
-fn exactly_remaining_pass(
+/// Asserts that exactly `remaining` units pass. Few units are spent one by one, more in one request
+/// of the same total cost.
+fn assert_exactly_remaining_pass(
     policy: &Policy,
     record: &Record,
     at_ns: u64,
@@ -159,38 +160,58 @@ fn one_limit(algorithm: Algorithm) -> impl FnMut(&mut Rng) -> Policy {
 }
 
 #[test]
-fn fixed_window() {
-    walks(1, false, one_limit(Algorithm::FixedWindow), laws_hold);
-}
-
-#[test]
-fn sliding_window_log() {
-    walks(2, false, one_limit(Algorithm::SlidingWindowLog), laws_hold);
-}
-
-#[test]
-fn sliding_window_counter() {
+fn fixed_window_obeys_the_laws() {
     walks(
-        3,
+        1,
         false,
-        one_limit(Algorithm::SlidingWindowCounter),
-        laws_hold,
+        one_limit(Algorithm::FixedWindow),
+        assert_laws_hold,
     );
 }
 
 #[test]
-fn token_bucket() {
-    walks(4, false, one_limit(Algorithm::TokenBucket), laws_hold);
+fn sliding_window_log_obeys_the_laws() {
+    walks(
+        2,
+        false,
+        one_limit(Algorithm::SlidingWindowLog),
+        assert_laws_hold,
+    );
 }
 
 #[test]
-fn leaky_bucket() {
-    walks(5, false, one_limit(Algorithm::LeakyBucket), laws_hold);
+fn sliding_window_counter_obeys_the_laws() {
+    walks(
+        3,
+        false,
+        one_limit(Algorithm::SlidingWindowCounter),
+        assert_laws_hold,
+    );
 }
 
 #[test]
-fn gcra() {
-    walks(6, false, one_limit(Algorithm::Gcra), laws_hold);
+fn token_bucket_obeys_the_laws() {
+    walks(
+        4,
+        false,
+        one_limit(Algorithm::TokenBucket),
+        assert_laws_hold,
+    );
+}
+
+#[test]
+fn leaky_bucket_obeys_the_laws() {
+    walks(
+        5,
+        false,
+        one_limit(Algorithm::LeakyBucket),
+        assert_laws_hold,
+    );
+}
+
+#[test]
+fn gcra_obeys_the_laws() {
+    walks(6, false, one_limit(Algorithm::Gcra), assert_laws_hold);
 }
 
 fn several(random: &mut Rng) -> Policy {
@@ -201,14 +222,19 @@ fn several(random: &mut Rng) -> Policy {
 }
 
 #[test]
-fn several_limits() {
-    walks(7, false, several, laws_hold);
+fn several_limits_obey_the_laws() {
+    walks(7, false, several, assert_laws_hold);
 }
 
 #[test]
-fn a_clock_that_steps_back() {
+fn the_laws_hold_if_the_clock_steps_back() {
     for (seed, algorithm) in Algorithm::ALL.into_iter().enumerate() {
-        walks(10 + seed as u64, true, one_limit(algorithm), laws_hold);
+        walks(
+            10 + seed as u64,
+            true,
+            one_limit(algorithm),
+            assert_laws_hold,
+        );
     }
-    walks(20, true, several, laws_hold);
+    walks(20, true, several, assert_laws_hold);
 }

@@ -1,4 +1,4 @@
-//! Every vector, through every entry point of the library.
+//! Runs every test vector through every entry point of the library.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
@@ -118,8 +118,8 @@ impl Subject for Awaited {
 fn ready<F: Future>(future: F) -> F::Output {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
-        std::task::Poll::Ready(answer) => answer,
-        std::task::Poll::Pending => panic!("memory never waits"),
+        std::task::Poll::Ready(output) => output,
+        std::task::Poll::Pending => panic!("the memory store never blocks"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! By which address clients are known: never by one that they could choose.
+//! Client addresses. A client is never identified by an address that it could choose.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -6,15 +6,20 @@ mod common;
 use common::{Head, Plain};
 use tidegate_http::ClientAddress;
 
-/// Proxies are trusted in 10.0.0.0/8, 192.0.2.53 and fd00::/8.
-fn known_as(how: &ClientAddress, header: &'static str, peer: &str, lines: &[&[u8]]) -> String {
+/// Returns the client's address. `behind` trusts proxies in 10.0.0.0/8, 192.0.2.53 and fd00::/8.
+fn client_address(
+    source: &ClientAddress,
+    header: &'static str,
+    peer: &str,
+    lines: &[&[u8]],
+) -> String {
     let headers = lines.iter().map(|line| (header, line.to_vec())).collect();
     let head = Head {
         headers,
         peer: Some(peer.parse().unwrap()),
         ..Head::default()
     };
-    how.of::<Plain>(&head).unwrap().to_string()
+    source.of::<Plain>(&head).unwrap().to_string()
 }
 
 fn behind() -> ClientAddress {
@@ -23,14 +28,14 @@ fn behind() -> ClientAddress {
 
 type Case<'a> = (&'a str, &'a [&'a [u8]], &'a str);
 
-fn check(how: &ClientAddress, header: &'static str, cases: &[Case<'_>]) {
+fn check(source: &ClientAddress, header: &'static str, cases: &[Case<'_>]) {
     for (peer, lines, expected) in cases {
         let shown: Vec<_> = lines
             .iter()
             .map(|line| String::from_utf8_lossy(line))
             .collect();
         assert_eq!(
-            known_as(how, header, peer, lines),
+            client_address(source, header, peer, lines),
             *expected,
             "{header} {shown:?} from {peer}"
         );
@@ -38,9 +43,9 @@ fn check(how: &ClientAddress, header: &'static str, cases: &[Case<'_>]) {
 }
 
 #[test]
-fn x_forwarded_for() {
+fn x_forwarded_for_yields_the_rightmost_untrusted_address() {
     let cases: &[Case<'_>] = &[
-        // From anybody: what they write is nothing to us.
+        // From an untrusted peer, the header is ignored.
         ("203.0.113.9", &[], "203.0.113.9"),
         ("203.0.113.9", &[b"1.1.1.1"], "203.0.113.9"),
         ("203.0.113.9", &[b"10.0.0.1"], "203.0.113.9"),
@@ -48,7 +53,7 @@ fn x_forwarded_for() {
         ("203.0.113.9", &[b"1.1.1.1, 10.0.0.1"], "203.0.113.9"),
         ("2001:db8:1:2:3::4", &[b"1.1.1.1"], "2001:db8:1:2::"),
         ("192.0.2.54", &[b"1.1.1.1"], "192.0.2.54"),
-        // From a trusted proxy: the right-most that is not one.
+        // From a trusted proxy, the right-most address that is not a trusted proxy counts.
         ("10.0.0.1", &[b"203.0.113.7"], "203.0.113.7"),
         ("192.0.2.53", &[b"203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"203.0.113.7, 10.1.1.1"], "203.0.113.7"),
@@ -59,7 +64,7 @@ fn x_forwarded_for() {
         ),
         ("10.0.0.1", &[b" 203.0.113.7 ,\t10.1.1.1 "], "203.0.113.7"),
         ("10.0.0.1", &[b"203.0.113.7,10.1.1.1"], "203.0.113.7"),
-        // Spoofed: whatever stands to the left of it.
+        // Spoofed addresses to the left of it are ignored.
         ("10.0.0.1", &[b"1.1.1.1, 203.0.113.7"], "203.0.113.7"),
         (
             "10.0.0.1",
@@ -77,7 +82,7 @@ fn x_forwarded_for() {
             &[b"'; DROP TABLE users; --, 203.0.113.7"],
             "203.0.113.7",
         ),
-        // Two lines are one list; who adds one of its own adds it to the left.
+        // Two header lines form one list. A line that the client adds is on the left.
         ("10.0.0.1", &[b"1.1.1.1", b"203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"203.0.113.7", b"10.1.1.1"], "203.0.113.7"),
         (
@@ -87,13 +92,13 @@ fn x_forwarded_for() {
         ),
         ("10.0.0.1", &[b"\"", b"203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"\xff\xfe", b"203.0.113.7"], "203.0.113.7"),
-        // Nobody else was there: the proxies themselves.
+        // With proxies only, the farthest proxy counts.
         ("10.0.0.1", &[], "10.0.0.1"),
         ("10.0.0.1", &[b""], "10.0.0.1"),
         ("10.0.0.1", &[b" , ,"], "10.0.0.1"),
         ("10.0.0.1", &[b"10.1.1.1"], "10.1.1.1"),
         ("10.0.0.1", &[b"10.2.2.2, 10.1.1.1"], "10.2.2.2"),
-        // Garbage ends the walk at the last proxy.
+        // An invalid entry ends the walk at the last proxy.
         ("10.0.0.1", &[b"unknown"], "10.0.0.1"),
         ("10.0.0.1", &[b"203.0.113.7, garbage"], "10.0.0.1"),
         ("10.0.0.1", &[b"203.0.113.7, garbage, 10.1.1.1"], "10.1.1.1"),
@@ -119,7 +124,7 @@ fn x_forwarded_for() {
             "2001:db8:1:2::",
         ),
         ("10.0.0.1", &[b"[203.0.113.7]"], "10.0.0.1"),
-        // IPv6: by /64, however it is written.
+        // IPv6 addresses count by /64, in any notation.
         ("10.0.0.1", &[b"2001:db8:1:2:3:4:5:6"], "2001:db8:1:2::"),
         (
             "10.0.0.1",
@@ -138,7 +143,8 @@ fn x_forwarded_for() {
             &[b"2001:db8:1:2::7, fd00::2"],
             "2001:db8:1:2::",
         ),
-        // IPv4 that is written as IPv6 is IPv4: not all of it one network.
+        // An IPv4 address in IPv6 notation counts as IPv4. Otherwise all of IPv4 would be one
+        // network.
         ("::ffff:203.0.113.9", &[b"1.1.1.1"], "203.0.113.9"),
         ("::ffff:10.0.0.1", &[b"203.0.113.7"], "203.0.113.7"),
         ("10.0.0.1", &[b"::ffff:203.0.113.7"], "203.0.113.7"),
@@ -154,7 +160,7 @@ fn x_forwarded_for() {
     ];
     assert!(cases.len() >= 60, "{}", cases.len());
     check(&behind(), "x-forwarded-for", cases);
-    // Only the header that was said to be read is.
+    // Only the configured header is read.
     check(
         &behind(),
         "forwarded",
@@ -168,7 +174,7 @@ fn x_forwarded_for() {
 }
 
 #[test]
-fn forwarded() {
+fn forwarded_yields_the_rightmost_untrusted_address() {
     let cases: &[Case<'_>] = &[
         ("203.0.113.9", &[b"for=1.1.1.1"], "203.0.113.9"),
         ("10.0.0.1", &[b"for=203.0.113.7"], "203.0.113.7"),
@@ -197,7 +203,7 @@ fn forwarded() {
             &[b"for=1.1.1.1", b"for=203.0.113.7"],
             "203.0.113.7",
         ),
-        // An open quote swallows nothing to its right.
+        // An open quote does not hide the entries to its right.
         (
             "10.0.0.1",
             &[b"for=\"1.1.1.1, for=203.0.113.7"],
@@ -208,13 +214,13 @@ fn forwarded() {
             &[b"for=1.1.1.1;by=\"x, for=203.0.113.7"],
             "203.0.113.7",
         ),
-        // A comma within quotes parts nothing.
+        // A comma within quotes separates nothing.
         (
             "10.0.0.1",
             &[b"for=203.0.113.7;by=\"a, for=1.1.1.1\""],
             "203.0.113.7",
         ),
-        // Hidden, unknown, twice or none: the last proxy.
+        // If the address is hidden, unknown, duplicate or missing, the last proxy counts.
         ("10.0.0.1", &[b"for=unknown"], "10.0.0.1"),
         ("10.0.0.1", &[b"for=_hidden"], "10.0.0.1"),
         ("10.0.0.1", &[b"for=1.1.1.1;for=2.2.2.2"], "10.0.0.1"),
@@ -229,7 +235,7 @@ fn forwarded() {
     );
 }
 
-/// Whatever a client writes, the address is the one that the proxy wrote for it.
+/// The address is the one that the proxy wrote, for any input of the client.
 #[test]
 fn a6_a_client_cannot_pose_as_the_trusted_proxy() {
     let mut random = fastrand::Rng::with_seed(6);
@@ -285,7 +291,7 @@ fn a6_a_client_cannot_pose_as_the_trusted_proxy() {
 }
 
 #[test]
-fn a_header_of_one_address() {
+fn a_single_address_header_is_read_from_trusted_proxies_only() {
     let cases: &[Case<'_>] = &[
         ("203.0.113.9", &[b"1.1.1.1"], "203.0.113.9"),
         ("10.0.0.1", &[b"203.0.113.7"], "203.0.113.7"),
@@ -299,9 +305,9 @@ fn a_header_of_one_address() {
 }
 
 #[test]
-fn prefixes_and_networks() {
+fn ipv6_prefixes_apply_and_invalid_networks_are_rejected() {
     let wide = |bits| {
-        known_as(
+        client_address(
             &ClientAddress::peer().ipv6_prefix(bits),
             "",
             "2001:db8:1234:5678:9abc::1",
@@ -313,10 +319,10 @@ fn prefixes_and_networks() {
         [56, 48, 0].map(wide),
         ["2001:db8:1234:5600::", "2001:db8:1234::", "::"]
     );
-    // A proxy that is written as IPv6.
+    // A trusted network in IPv4-mapped IPv6 notation.
     let mapped = ClientAddress::behind(["::ffff:10.0.0.0/104"]).unwrap();
     assert_eq!(
-        known_as(&mapped, "x-forwarded-for", "10.0.0.1", &[b"203.0.113.7"]),
+        client_address(&mapped, "x-forwarded-for", "10.0.0.1", &[b"203.0.113.7"]),
         "203.0.113.7"
     );
     for bad in [
@@ -337,7 +343,7 @@ fn prefixes_and_networks() {
 }
 
 #[test]
-fn nobody_knows_the_peer() {
+fn a_missing_peer_yields_no_address() {
     let head = Head {
         peer: None,
         headers: vec![("x-forwarded-for", b"1.1.1.1".to_vec())],

@@ -1,4 +1,4 @@
-//! What clients are told, read by a parser of structured fields (RFC 9651), is what the decision says.
+//! The rate-limit headers, read by a parser of structured fields (RFC 9651), match the decision.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -16,7 +16,7 @@ use tidegate_http::{
     Header, HeaderFormat, Limits, PolicyHeaderCache, ResetFormat, key, rate_limit_headers,
 };
 
-/// A gate at a whole minute, on a clock that stands.
+/// Returns a gate on a stopped clock, at a whole minute.
 fn gate(rules: Rules) -> (Gate, ManualClock) {
     let clock = ManualClock::new();
     clock.set(Timestamp::from_micros(1_700_000_040_000_000).unwrap());
@@ -39,7 +39,7 @@ fn ask(gate: &Gate, cost: u64) -> Verdict {
     gate.check("api", "k").cost(cost).now().unwrap()
 }
 
-fn told(verdict: &Verdict, format: HeaderFormat) -> BTreeMap<&'static str, String> {
+fn headers(verdict: &Verdict, format: HeaderFormat) -> BTreeMap<&'static str, String> {
     rate_limit_headers(verdict, format, false, None, &PolicyHeaderCache::default())
         .into_iter()
         .map(text)
@@ -52,17 +52,17 @@ fn text(field: Header) -> (&'static str, String) {
 
 fn draft_11(policy_text: &str, cost: u64) -> (String, Option<String>) {
     let (gate, _) = gate(Rules::new(policy(policy_text)));
-    let mut told = told(&ask(&gate, cost), HeaderFormat::Draft11);
+    let mut headers = headers(&ask(&gate, cost), HeaderFormat::Draft11);
     (
-        told.remove("ratelimit-policy").unwrap(),
-        told.remove("ratelimit"),
+        headers.remove("ratelimit-policy").unwrap(),
+        headers.remove("ratelimit"),
     )
 }
 
 #[test]
-fn draft_11_to_the_letter() {
+fn draft_11_headers_are_exact() {
     let cases = [
-        // Windows: the limit, the period, and when it is over.
+        // Windows: the limit, the period and the time until the window ends.
         (
             "fixed_window 100/minute",
             1,
@@ -87,7 +87,7 @@ fn draft_11_to_the_letter() {
             r#""api";q=5"#,
             r#""api";r=5;t=0"#,
         ),
-        // Buckets: the burst, the time in which it refills, and when there is one more.
+        // Buckets: the burst, the time to refill it and the time until one more is available.
         ("100/minute", 1, r#""api";q=100;w=60"#, r#""api";r=99;t=1"#),
         ("100/minute", 100, r#""api";q=100;w=60"#, r#""api";r=0;t=1"#),
         ("2/minute", 2, r#""api";q=2;w=60"#, r#""api";r=0;t=30"#),
@@ -104,16 +104,17 @@ fn draft_11_to_the_letter() {
             r#""api";q=10;w=2"#,
             r#""api";r=10;t=0"#,
         ),
-        // Denied: when this request is allowed.
+        // Denied: the time until this request is allowed.
         (
             "6/minute burst=3",
             3,
             r#""api";q=3;w=30"#,
             r#""api";r=0;t=10"#,
         ),
-        // Never: nobody can say when.
+        // Never allowed: the time is unknown.
         ("6/minute", 7, r#""api";q=6;w=60"#, r#""api";r=6"#),
-        // Several limits: which, and no time that may be another's.
+        // Several limits: the name of the nearest one, and no time, because it may belong to
+        // another.
         (
             "10/second; fixed_window 5/day",
             1,
@@ -162,7 +163,7 @@ fn items(list: &List) -> Vec<(String, BTreeMap<String, i64>)> {
 }
 
 #[test]
-fn a_parser_reads_what_the_decision_says() {
+fn parsed_headers_match_the_decision() {
     let policies = [
         "fixed_window 7/minute",
         "sliding_window_counter 30/hour",
@@ -177,9 +178,9 @@ fn a_parser_reads_what_the_decision_says() {
         for step in 0..60_u64 {
             let verdict = ask(&gate, step % 4);
             let decision = *verdict.decisions()[0].decision().unwrap();
-            let told = told(&verdict, HeaderFormat::Draft11);
-            let limits = items(&list(&told["ratelimit-policy"]));
-            let state = items(&list(&told["ratelimit"]));
+            let headers = headers(&verdict, HeaderFormat::Draft11);
+            let limits = items(&list(&headers["ratelimit-policy"]));
+            let state = items(&list(&headers["ratelimit"]));
             let [(name, figures)] = &state[..] else {
                 panic!("{state:?}")
             };
@@ -190,13 +191,15 @@ fn a_parser_reads_what_the_decision_says() {
             assert_eq!(figures["r"], i64::try_from(decision.remaining()).unwrap());
             assert!(figures["r"] <= limit["q"]);
             if let Some(retry) = decision.retry_after() {
-                let told = u64::try_from(figures["t"]).unwrap();
-                // Not before, and less than a second after.
+                let reported = u64::try_from(figures["t"]).unwrap();
+                // The reported time is not too early, and less than a second late.
                 assert!(
-                    Duration::from_secs(told) >= retry && told <= retry.as_secs() + 1 && told >= 1
+                    Duration::from_secs(reported) >= retry
+                        && reported <= retry.as_secs() + 1
+                        && reported >= 1
                 );
             }
-            // Whoever waits until there is more finds more.
+            // After the reported time, more is available.
             if let (true, Some(wait)) =
                 (limits.len() == 1 && decision.is_allowed(), figures.get("t"))
             {
@@ -213,12 +216,13 @@ fn a_parser_reads_what_the_decision_says() {
 }
 
 #[test]
-fn the_other_dialects() {
+fn the_other_header_formats_are_exact() {
     let (gate, _) = gate(Rules::new(policy("fixed_window 100/minute")));
     let verdict = ask(&gate, 50);
     let show = |format| {
-        let told = told(&verdict, format);
-        told.iter()
+        let headers = headers(&verdict, format);
+        headers
+            .iter()
             .map(|(name, value)| format!("{name}: {value}"))
             .collect::<Vec<_>>()
             .join("\n")
@@ -239,27 +243,30 @@ fn the_other_dialects() {
         show(HeaderFormat::Legacy(ResetFormat::Delta)),
         "x-ratelimit-limit: 100\nx-ratelimit-remaining: 50\nx-ratelimit-reset: 60"
     );
-    let epoch: u64 = told(&verdict, HeaderFormat::Legacy(ResetFormat::Epoch))["x-ratelimit-reset"]
-        .parse()
-        .unwrap();
+    let epoch: u64 =
+        headers(&verdict, HeaderFormat::Legacy(ResetFormat::Epoch))["x-ratelimit-reset"]
+            .parse()
+            .unwrap();
     assert!(epoch > 1_790_000_000, "{epoch}");
     assert_eq!(show(HeaderFormat::Off), "");
 }
 
 #[test]
-fn several_policies_are_told_together() {
-    let book = PolicySet::new()
+fn several_policies_share_the_headers() {
+    let policy_set = PolicySet::new()
         .with("user", Rules::new(policy("100/minute")))
-        .and_then(|book| book.with("address", Rules::new(policy("fixed_window 10/minute"))))
-        .and_then(|book| book.with("trial", Rules::new(policy("1/minute")).shadow()))
+        .and_then(|policy_set| {
+            policy_set.with("address", Rules::new(policy("fixed_window 10/minute")))
+        })
+        .and_then(|policy_set| policy_set.with("trial", Rules::new(policy("1/minute")).shadow()))
         .unwrap();
-    let gate = Gate::memory(book);
+    let gate = Gate::memory(policy_set);
     let subjects = ["user", "address", "trial"].map(|policy| Subject::new(policy, "k"));
     let (verdict, _receipt) = gate.admit(&subjects).into_ready().unwrap().unwrap();
-    let policies = &told(&verdict, HeaderFormat::Draft11)["ratelimit-policy"];
+    let policies = &headers(&verdict, HeaderFormat::Draft11)["ratelimit-policy"];
     assert_eq!(
         policies, r#""user";q=100;w=60, "address";q=10;w=60"#,
-        "what is in shadow is not told"
+        "policies in shadow mode are not reported"
     );
     let nearest = rate_limit_headers(
         &verdict,
@@ -291,7 +298,7 @@ fn several_policies_are_told_together() {
 }
 
 #[test]
-fn what_comes_out_of_the_shadow_is_told() {
+fn headers_report_a_policy_that_leaves_shadow_mode() {
     let rules = |is_shadow: bool| {
         let rules = Rules::new(policy("5/minute"));
         PolicySet::new()
@@ -299,10 +306,10 @@ fn what_comes_out_of_the_shadow_is_told() {
             .unwrap()
     };
     let gate = Gate::memory(rules(true));
-    let written = PolicyHeaderCache::default();
+    let cache = PolicyHeaderCache::default();
     let names = || {
         let verdict = gate.check("api", "k").cost(0).now().unwrap();
-        rate_limit_headers(&verdict, HeaderFormat::Draft11, false, None, &written).len()
+        rate_limit_headers(&verdict, HeaderFormat::Draft11, false, None, &cache).len()
     };
     assert_eq!(names(), 0);
     gate.replace_policies(rules(false)).unwrap();
@@ -312,24 +319,24 @@ fn what_comes_out_of_the_shadow_is_told() {
 }
 
 #[test]
-fn a_queue_that_is_too_long_is_told_by_its_name() {
-    let book = PolicySet::new()
+fn an_overlong_queue_is_reported_by_its_policy() {
+    let policy_set = PolicySet::new()
         .with("scarce", Rules::new(policy("fixed_window 2/minute")))
-        .and_then(|book| {
-            book.with(
+        .and_then(|policy_set| {
+            policy_set.with(
                 "queue",
                 Rules::new(policy("leaky_bucket 1/second burst=100")),
             )
         })
         .unwrap();
-    let gate = Gate::memory(book);
+    let gate = Gate::memory(policy_set);
     let subjects = ["scarce", "queue"].map(|policy| Subject::new(policy, "k"));
     let ask = || gate.admit(&subjects).into_ready().unwrap().unwrap().0;
     ask();
     let verdict = ask();
     let excess = Some(Duration::from_millis(1_500));
     for all in [false, true] {
-        let (_, told) = text(
+        let (_, value) = text(
             rate_limit_headers(
                 &verdict,
                 HeaderFormat::Draft11,
@@ -339,7 +346,7 @@ fn a_queue_that_is_too_long_is_told_by_its_name() {
             )[1]
             .clone(),
         );
-        assert_eq!(told, r#""queue";r=0;t=2"#);
+        assert_eq!(value, r#""queue";r=0;t=2"#);
     }
     let limits: Limits<Plain> = Limits::new(gate.clone());
     let denial = limits.denial(&verdict, excess).unwrap();
@@ -372,7 +379,7 @@ fn problem(limits: &Limits<Plain>) -> serde_json::Value {
 }
 
 #[test]
-fn problems_to_the_letter() {
+fn problem_documents_are_exact() {
     let over = limits(Rules::new(policy("5/minute"))).cost(|_| 5);
     let head = Head::default();
     let ask = over.prepare(&head).unwrap().unwrap();
@@ -429,7 +436,7 @@ fn problems_to_the_letter() {
 }
 
 #[test]
-fn jitter_is_never_early_and_never_much() {
+fn jitter_is_never_early_and_at_most_one_second() {
     let limits = limits(Rules::new(policy("2/minute")))
         .cost(|_| 2)
         .retry_jitter();
@@ -445,7 +452,7 @@ fn jitter_is_never_early_and_never_much() {
             .0
     };
     assert!(prepared().is_allowed());
-    let told: Vec<u64> = (0..200)
+    let delays: Vec<u64> = (0..200)
         .map(|_| {
             limits
                 .denial(&prepared(), None)
@@ -455,16 +462,16 @@ fn jitter_is_never_early_and_never_much() {
         })
         .collect();
     assert!(
-        told.iter().all(|seconds| (60..=61).contains(seconds)),
-        "{told:?}"
+        delays.iter().all(|seconds| (60..=61).contains(seconds)),
+        "{delays:?}"
     );
-    assert!(told.iter().any(|seconds| *seconds > 60));
+    assert!(delays.iter().any(|seconds| *seconds > 60));
 }
 
-/// A store that is always gone.
-struct Gone;
+/// A store that always fails.
+struct FailingStore;
 
-impl tidegate_core::Store for Gone {
+impl tidegate_core::Store for FailingStore {
     type Plan = ();
 
     fn plan(&self, _: &Policy, _: &str) {}
@@ -520,16 +527,16 @@ impl tidegate_core::Store for Gone {
 }
 
 #[test]
-fn of_an_answer_without_the_store_nothing_is_made_up() {
+fn responses_without_the_store_invent_no_values() {
     let ask = |failure| {
         let rules = Rules::new(policy("2/minute")).failure_policy(failure);
-        let gate = Gate::new(Gone, PolicySet::new().with("api", rules).unwrap());
-        let limits: Limits<Plain, Gone> = Limits::new(gate.clone());
+        let gate = Gate::new(FailingStore, PolicySet::new().with("api", rules).unwrap());
+        let limits: Limits<Plain, FailingStore> = Limits::new(gate.clone());
         let verdicts = [(); 3].map(|()| gate.check("api", "k").wait().unwrap());
         (limits, verdicts)
     };
     let names = |verdict: &Verdict| {
-        told(verdict, HeaderFormat::Draft11)
+        headers(verdict, HeaderFormat::Draft11)
             .into_keys()
             .collect::<Vec<_>>()
     };
@@ -547,7 +554,7 @@ fn of_an_answer_without_the_store_nothing_is_made_up() {
         assert!(denial.problem().contains("#temporary-reduced-capacity"));
         assert_eq!(names(verdict), ["ratelimit-policy"]);
     }
-    // This process knows when it will let the request through.
+    // This process knows when it will allow the request.
     let (limits, verdicts) = ask(FailurePolicy::local(1));
     let denial = limits.denial(&verdicts[2], None).unwrap();
     assert_eq!((denial.status(), denial.retry_after()), (429, Some(30)));

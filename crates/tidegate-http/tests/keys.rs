@@ -1,4 +1,4 @@
-//! Which key a request has.
+//! Keys: which requests share a counter.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -31,8 +31,8 @@ fn at(path: &str) -> Head {
     }
 }
 
-/// Whether requests of the second kind are held to what those of the first have used.
-fn is_same(key: fn() -> RequestKey<Plain>, one: &Head, other: &Head) -> bool {
+/// Returns `true` if the second request counts against the same limit as the first.
+fn share_a_counter(key: fn() -> RequestKey<Plain>, one: &Head, other: &Head) -> bool {
     let limits = limits(key());
     let left = |head| {
         let prepared = limits.prepare(head).unwrap().unwrap();
@@ -50,35 +50,43 @@ fn is_same(key: fn() -> RequestKey<Plain>, one: &Head, other: &Head) -> bool {
 }
 
 #[test]
-fn headers() {
+fn header_keys_identify_users() {
     let user = || key::header("X-User");
-    assert!(is_same(
+    assert!(share_a_counter(
         user,
         &head(&[("x-user", "42")]),
         &head(&[("x-user", "42")])
     ));
-    assert!(!is_same(
+    assert!(!share_a_counter(
         user,
         &head(&[("x-user", "42")]),
         &head(&[("x-user", "43")])
     ));
-    // Without it, or with two of it, nobody gets past the limit.
-    assert!(is_same(user, &head(&[]), &head(&[("x-user", "")])));
-    assert!(is_same(
+    // Requests without the header, or with two of it, stay limited.
+    assert!(share_a_counter(user, &head(&[]), &head(&[("x-user", "")])));
+    assert!(share_a_counter(
         user,
         &head(&[]),
         &head(&[("x-user", "1"), ("x-user", "2")])
     ));
-    assert!(!is_same(user, &head(&[]), &head(&[("x-user", "42")])));
+    assert!(!share_a_counter(
+        user,
+        &head(&[]),
+        &head(&[("x-user", "42")])
+    ));
     let either = || key::header("x-user").or(key::client_address());
-    assert!(!is_same(either, &head(&[]), &head(&[("x-user", "42")])));
-    // A user by the name of an address is not the address.
-    assert!(!is_same(
+    assert!(!share_a_counter(
+        either,
+        &head(&[]),
+        &head(&[("x-user", "42")])
+    ));
+    // A user whose name is an address does not share the key of that address.
+    assert!(!share_a_counter(
         either,
         &head(&[]),
         &head(&[("x-user", "192.0.2.1")])
     ));
-    assert!(!is_same(
+    assert!(!share_a_counter(
         either,
         &head(&[]),
         &head(&[("x-user", "ip:192.0.2.1")])
@@ -86,93 +94,101 @@ fn headers() {
 }
 
 #[test]
-fn api_keys() {
+fn api_keys_are_compared_without_the_scheme() {
     let api_key = || key::api_key("Authorization");
     let with = |value| head(&[("authorization", value)]);
-    assert!(is_same(
+    assert!(share_a_counter(
         api_key,
         &with("Bearer sk_live_1"),
         &with("bearer  sk_live_1 ")
     ));
-    assert!(is_same(
+    assert!(share_a_counter(
         api_key,
         &with("Bearer sk_live_1"),
         &with("sk_live_1")
     ));
-    // All of it counts, not its beginning.
-    assert!(!is_same(
+    // The whole API key counts, not only its beginning.
+    assert!(!share_a_counter(
         api_key,
         &with("Bearer sk_live_1"),
         &with("Bearer sk_live_2")
     ));
-    assert!(is_same(api_key, &head(&[]), &with("Bearer ")));
+    assert!(share_a_counter(api_key, &head(&[]), &with("Bearer ")));
 }
 
 #[test]
-fn paths() {
+fn path_keys_use_the_decoded_parameter() {
     let user = || key::path("/users/{id}/posts/{post}", "id");
-    assert!(is_same(
+    assert!(share_a_counter(
         user,
         &at("/users/42/posts/1"),
         &at("/users/42/posts/2/comments")
     ));
-    assert!(!is_same(
+    assert!(!share_a_counter(
         user,
         &at("/users/42/posts/1"),
         &at("/users/43/posts/1")
     ));
-    // However it is written.
-    assert!(is_same(
+    // Percent-encoded paths have the same key.
+    assert!(share_a_counter(
         user,
         &at("/users/42/posts/1"),
         &at("/users/%34%32/posts/1")
     ));
-    assert!(is_same(
+    assert!(share_a_counter(
         user,
         &at("/users/42/posts/1"),
         &at("/user%73/42/posts/1")
     ));
-    assert!(is_same(user, &at("/other"), &at("/users/42")));
-    assert!(is_same(user, &at("/other"), &at("/users//posts/1")));
-    assert!(!is_same(user, &at("/other"), &at("/users/42/posts/1")));
+    assert!(share_a_counter(user, &at("/other"), &at("/users/42")));
+    assert!(share_a_counter(user, &at("/other"), &at("/users//posts/1")));
+    assert!(!share_a_counter(
+        user,
+        &at("/other"),
+        &at("/users/42/posts/1")
+    ));
 }
 
 #[test]
 #[should_panic(expected = "has no parameter `{name}`")]
-fn a_path_without_the_parameter_is_found_at_the_start() {
+fn a_path_without_the_parameter_panics_at_startup() {
     let _: RequestKey<Plain> = key::path("/users/{id}", "name");
 }
 
 #[test]
-fn closures_and_pairs() {
+fn closure_and_pair_keys_do_not_collide() {
     let method = || key::from_fn(|head: &Head| (head.method == "PUT").then(|| "writes".to_owned()));
     let put = Head {
         method: "PUT",
         ..Head::default()
     };
-    assert!(is_same(method, &put, &put));
-    assert!(!is_same(method, &put, &Head::default()));
+    assert!(share_a_counter(method, &put, &put));
+    assert!(!share_a_counter(method, &put, &Head::default()));
     let pair = || key::header("a").and(key::header("b"));
-    assert!(!is_same(
+    assert!(!share_a_counter(
         pair,
         &head(&[("a", "1"), ("b", "23")]),
         &head(&[("a", "12"), ("b", "3")])
     ));
-    assert!(!is_same(
+    assert!(!share_a_counter(
         pair,
         &head(&[("a", "1header:"), ("b", "2")]),
         &head(&[("a", "1"), ("b", "header:2")])
     ));
-    assert!(is_same(
+    assert!(share_a_counter(
         pair,
         &head(&[("a", "1"), ("b", "2")]),
         &head(&[("b", "2"), ("a", "1")])
     ));
-    assert!(is_same(key::global, &head(&[("a", "1")]), &at("/x")));
+    assert!(share_a_counter(
+        key::global,
+        &head(&[("a", "1")]),
+        &at("/x")
+    ));
 }
 
 #[test]
-fn what_is_not_counted_and_what_cannot_be() {
+fn skipped_requests_are_not_counted_and_invalid_ones_fail() {
     let limits = limits(key::client_address()).skip(|head| head.path == "/healthz");
     let options = Head {
         method: "OPTIONS",
@@ -184,7 +200,7 @@ fn what_is_not_counted_and_what_cannot_be() {
     };
     assert!(
         limits.prepare(&options).unwrap().is_some(),
-        "a request like any other"
+        "OPTIONS without preflight headers is counted"
     );
     assert!(limits.prepare(&at("/healthz")).unwrap().is_none());
     assert!(limits.prepare(&preflight).unwrap().is_none());
@@ -215,9 +231,9 @@ fn what_is_not_counted_and_what_cannot_be() {
     );
 }
 
-/// Keys of different kinds, sources and values are different, whatever is in them.
+/// Keys of different kinds, sources and values differ, for any content.
 #[test]
-fn a7_no_two_keys_of_different_sources_meet() {
+fn a7_keys_of_different_sources_never_collide() {
     let paths = [
         ("/users/{id}/posts/{post}", "id"),
         ("/users/{id}/posts/{post}", "post"),
@@ -298,7 +314,7 @@ fn tiers_and_tenants_come_from_the_request() {
 }
 
 #[test]
-fn keys_can_be_written_down() {
+fn key_functions_return_the_keys_of_requests() {
     let secret = key::of_api_key("Authorization", "Bearer sk-1");
     let behind = ClientAddress::behind(["10.0.0.0/8"]).unwrap();
     let mapped = key::of_address(&behind, "::ffff:192.0.2.1".parse().unwrap());
@@ -316,7 +332,7 @@ fn keys_can_be_written_down() {
         })
         .unwrap();
     let gate = Gate::memory(PolicySet::new().with("api", rules).unwrap());
-    let effect = |key: RequestKey<Plain>, head: &Head| {
+    let outcome_of = |key: RequestKey<Plain>, head: &Head| {
         let limits: LimitsOf = Limits::new(gate.clone()).limit("api", key).unwrap();
         let (verdict, _) = limits
             .prepare(head)
@@ -329,26 +345,26 @@ fn keys_can_be_written_down() {
         verdict.decisions()[0].outcome()
     };
     assert_eq!(
-        effect(key::header("x-user"), &head(&[("x-user", "mallory")])),
+        outcome_of(key::header("x-user"), &head(&[("x-user", "mallory")])),
         PolicyOutcome::Blocked
     );
     assert_eq!(
-        effect(
+        outcome_of(
             key::api_key("authorization"),
             &head(&[("authorization", "sk-1")])
         ),
         PolicyOutcome::Unlimited
     );
     assert_eq!(
-        effect(key::path("/users/{id}", "id"), &at("/users/7")),
+        outcome_of(key::path("/users/{id}", "id"), &at("/users/7")),
         PolicyOutcome::Blocked
     );
 }
 
 #[test]
-fn keys_of_one_kind_from_two_places_and_those_of_closures_never_meet() {
+fn keys_from_two_headers_and_from_closures_never_collide() {
     let either = || key::header("a").or(key::header("b"));
-    assert!(!is_same(
+    assert!(!share_a_counter(
         either,
         &head(&[("a", "42")]),
         &head(&[("b", "42")])
@@ -357,8 +373,8 @@ fn keys_of_one_kind_from_two_places_and_those_of_closures_never_meet() {
         key::from_fn(|head: &Head| head.path.strip_prefix('/').map(str::to_owned))
             .or(key::client_address())
     };
-    assert!(!is_same(named, &at("/ip:192.0.2.1"), &at("/")));
-    assert!(!is_same(
+    assert!(!share_a_counter(named, &at("/ip:192.0.2.1"), &at("/")));
+    assert!(!share_a_counter(
         named,
         &at("/fn:ip:192.0.2.1"),
         &at("/ip:192.0.2.1")
@@ -367,6 +383,6 @@ fn keys_of_one_kind_from_two_places_and_those_of_closures_never_meet() {
 
 #[test]
 #[should_panic(expected = "is not a valid header name")]
-fn a_header_that_is_none_is_found_at_the_start() {
+fn an_invalid_header_name_panics_at_startup() {
     let _: RequestKey<Plain> = key::header("X User");
 }

@@ -1,7 +1,7 @@
-//! What the compiler says of mistakes.
+//! Compile errors of invalid uses of the attribute.
 #![allow(missing_docs)]
 
 #[test]
-fn mistakes_are_errors_that_say_what_to_do() {
+fn invalid_uses_fail_with_helpful_errors() {
     trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
 }

@@ -1,4 +1,5 @@
-//! The same decisions as in memory, to the last field: every vector, and random requests of every algorithm.
+//! The Redis store makes the same decisions as the memory store, in every field. The tests run
+//! every vector and random requests of every algorithm.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,28 +19,29 @@ use tidegate_testkit::{Act, Answer, Subject, vectors};
 /// Durations in Redis are whole microseconds.
 const TICK_NS: u64 = 1_000;
 
-/// The year 2147: from there on a bucket that takes a century to refill leaves what a double holds exactly.
+/// The year 2147. Later times of a bucket that takes a century to refill exceed the integers that a
+/// double holds exactly.
 const LATEST_NS: u64 = 5_600_000_000_000_000_000;
 
-/// Longer than any test takes.
+/// A duration longer than any test takes.
 const KEEP: Duration = Duration::from_secs(3_600);
 
-/// A store that is told the time, and a limiter on it for each case.
-struct Given {
+/// A store with a manual clock, and a limiter on it for each case.
+struct ManualStore {
     limiter: Limiter<RedisStore>,
     clock: ManualClock,
     cases: AtomicU64,
 }
 
-impl Given {
+impl ManualStore {
     fn connect(url: &str) -> Self {
         let clock = ManualClock::new();
         let builder = RedisStore::builder(url)
             .manual_time(clock.clone(), KEEP)
             .timeout(Duration::from_secs(10));
-        let store = builder.connect_blocking().unwrap();
-        // Denials are remembered by this process' clock, which is not the one that is given.
-        let limiter = Limiter::builder(store, "1/s".parse().unwrap())
+        let redis = builder.connect_blocking().unwrap();
+        // The deny cache uses the clock of this process, not the manual clock, so it is off.
+        let limiter = Limiter::builder(redis, "1/s".parse().unwrap())
             .deny_cache(0)
             .build();
         Self {
@@ -61,7 +63,7 @@ impl Given {
     }
 }
 
-/// Keys of its own: every case starts with nothing stored.
+/// A test case with its own keys, so that it starts with nothing stored.
 struct Case {
     limiter: Limiter<RedisStore>,
     clock: ManualClock,
@@ -108,42 +110,42 @@ impl Subject for Case {
 }
 
 #[test]
-fn every_vector_on_one_server() {
+fn every_vector_matches_on_one_server() {
     let server = RedisServer::start();
-    let given = Given::connect(&server.url());
-    vectors::run(|policy| given.case(policy));
+    let manual = ManualStore::connect(&server.url());
+    vectors::run(|policy| manual.case(policy));
     assert!(
         server.keys().iter().all(|(_, ttl)| *ttl > 0),
-        "something is stored without an expiry"
+        "a key has no expiry"
     );
 }
 
 #[test]
-fn every_vector_on_a_cluster() {
+fn every_vector_matches_on_a_cluster() {
     let mut cluster = RedisCluster::start();
-    let given = Given::connect(&cluster.url());
-    vectors::run(|policy| given.case(policy));
+    let manual = ManualStore::connect(&cluster.url());
+    vectors::run(|policy| manual.case(policy));
     for node in &cluster.nodes()[..3] {
         assert!(
             node.keys().iter().all(|(_, ttl)| *ttl > 0),
-            "something is stored without an expiry"
+            "a key has no expiry"
         );
     }
 }
 
 #[test]
-fn every_vector_in_batches() {
+fn every_vector_matches_in_batches() {
     let server = RedisServer::start();
-    let given = Given::connect(&server.url());
+    let manual = ManualStore::connect(&server.url());
     vectors::run(|policy| {
-        let mut case = given.case(policy);
+        let mut case = manual.case(policy);
         move |at_ns: u64, key: &str, act: Act| {
             let Act::Check(cost) = act else {
                 return case.act(at_ns, key, act);
             };
             case.clock.set(Timestamp::from_nanos(at_ns));
             let key = format!("{}:{key}", case.number);
-            // Beside another key: a call of one check is another script.
+            // The batch has a second key, because a single check uses another script.
             case.limiter
                 .check_many(&[(&*key, cost), ("beside", Cost::ONE)])
                 .wait()
@@ -152,18 +154,18 @@ fn every_vector_in_batches() {
     });
 }
 
-/// Random walks on a server of their own, against the memory store.
+/// Runs random walks on a new server and compares it with the memory store.
 fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) {
     const STEPS: usize = 20_000;
-    const STEPS_A_WALK: usize = 100;
+    const STEPS_PER_WALK: usize = 100;
     let server = RedisServer::start();
-    let given = Given::connect(&server.url());
+    let manual = ManualStore::connect(&server.url());
     let mut random = Rng::with_seed(seed);
-    for _ in 0..STEPS / STEPS_A_WALK {
+    for _ in 0..STEPS / STEPS_PER_WALK {
         let policy = draw(&mut random);
         let mut walk = Walk::new(&mut random, &policy);
         walk.steps_back = steps_back;
-        let mut case = given.case(policy.clone());
+        let mut case = manual.case(policy.clone());
         let clock = ManualClock::new();
         let store = MemoryStore::builder()
             .max_keys(10)
@@ -172,12 +174,12 @@ fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) 
             .unwrap();
         let memory = Limiter::new(store, policy.clone());
         let (mut receipts, mut costs) = (HashMap::new(), BTreeMap::new());
-        for step in 0..STEPS_A_WALK {
+        for step in 0..STEPS_PER_WALK {
             let (at_ns, mut act) = walk.next_step();
             if at_ns > LATEST_NS {
                 break;
             }
-            // Some requests ask for a receipt, and some steps settle one, at any cost.
+            // Some requests take a receipt, and some steps settle one at any cost.
             if let (Act::Check(cost), 0) = (act, random.u8(0..4)) {
                 act = Act::Admit(cost, step as u32);
                 costs.insert(step as u32, cost);
@@ -245,43 +247,43 @@ fn several(random: &mut Rng) -> Policy {
 }
 
 #[test]
-fn fixed_window() {
+fn fixed_window_matches_memory() {
     walks(1, false, one_limit(Algorithm::FixedWindow));
 }
 
 #[test]
-fn sliding_window_log() {
+fn sliding_window_log_matches_memory() {
     walks(2, false, one_limit(Algorithm::SlidingWindowLog));
 }
 
 #[test]
-fn sliding_window_counter() {
+fn sliding_window_counter_matches_memory() {
     walks(3, false, one_limit(Algorithm::SlidingWindowCounter));
 }
 
 #[test]
-fn token_bucket() {
+fn token_bucket_matches_memory() {
     walks(4, false, one_limit(Algorithm::TokenBucket));
 }
 
 #[test]
-fn leaky_bucket() {
+fn leaky_bucket_matches_memory() {
     walks(5, false, one_limit(Algorithm::LeakyBucket));
 }
 
 #[test]
-fn gcra() {
+fn gcra_matches_memory() {
     walks(6, false, one_limit(Algorithm::Gcra));
 }
 
 #[test]
-fn several_limits() {
+fn several_limits_match_memory() {
     walks(7, false, several);
 }
 
-/// So many that the generic script decides.
+/// Policies with this many limits use the generic script.
 #[test]
-fn many_limits() {
+fn many_limits_match_memory() {
     walks(10, false, |random| {
         let limit =
             |random: &mut Rng| walk::limit(random, Algorithm::ALL[random.clone().usize(0..6)]);
@@ -295,7 +297,7 @@ fn many_limits() {
 }
 
 #[test]
-fn a_clock_that_steps_back() {
+fn decisions_match_memory_if_the_clock_steps_back() {
     walks(8, true, |random| {
         Policy::new([walk::limit(
             random,

@@ -1,4 +1,4 @@
-//! Every way there is to a server, and what travels on it.
+//! Connections to Redis: every URL scheme, and the traffic on a connection.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -6,13 +6,14 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{FIVE, admitted, closed, wait_until_answered};
+use common::{FIVE, admitted, closed, wait_until_available};
 use tidegate_core::{BlockingError, CheckError, Cost, Key, Limiter, ManualClock, Store};
 use tidegate_redis::{RedisConnectError, RedisStore};
+use tidegate_testkit::Folder;
 use tidegate_testkit::redis::{Fault, Proxy, RedisServer, TlsFiles};
 
 #[test]
-fn tls_with_certificates_of_both_sides() {
+fn tls_verifies_server_and_client_certificates() {
     let files = TlsFiles::make();
     let (_server, port) = files.start_server();
     let (ca, certificate, key) = (
@@ -20,17 +21,18 @@ fn tls_with_certificates_of_both_sides() {
         files.path("redis.crt"),
         files.path("redis.key"),
     );
-    let patience = "connect_timeout=10s&timeout=5s";
-    let url = format!("rediss://127.0.0.1:{port}/?ca={ca}&cert={certificate}&key={key}&{patience}");
+    let timeouts = "connect_timeout=10s&timeout=5s";
+    let url = format!("rediss://127.0.0.1:{port}/?ca={ca}&cert={certificate}&key={key}&{timeouts}");
     assert_eq!(admitted(&closed(&url, FIVE), "k", 7), 5);
-    // A server that nobody vouches for, and a client without a certificate.
-    let unknown = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?{patience}"));
+    // The first connection does not trust the server's certificate. The second has no client
+    // certificate.
+    let unknown = RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?{timeouts}"));
     assert!(
         matches!(unknown, Err(RedisConnectError::Redis(_))),
         "{unknown:?}"
     );
     let without =
-        RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca={ca}&{patience}"));
+        RedisStore::connect_blocking(&format!("rediss://127.0.0.1:{port}/?ca={ca}&{timeouts}"));
     assert!(
         matches!(without, Err(RedisConnectError::Redis(_))),
         "{without:?}"
@@ -44,8 +46,9 @@ fn tls_with_certificates_of_both_sides() {
 }
 
 #[test]
-fn a_unix_socket_and_a_database() {
-    let socket = std::env::temp_dir().join(format!("tidegate-{}.sock", std::process::id()));
+fn unix_sockets_and_databases_are_supported() {
+    let folder = Folder::new();
+    let socket = folder.path().join("redis.sock");
     let server = RedisServer::start_with(&["--unixsocket", socket.to_str().unwrap()]);
     assert_eq!(
         admitted(
@@ -62,12 +65,12 @@ fn a_unix_socket_and_a_database() {
     );
 }
 
-/// What docs/redis.md says that a user must be allowed.
+/// The permissions that docs/redis.md lists for a Redis user.
 const ACL: &str = "on >secret ~tg:* resetchannels -@all +evalsha +script|load +time +get +mget +set +del +unlink +lrange \
                    +lindex +llen +ltrim +lset +lrem +rpush +pexpire +pexpireat +getdel +ping";
 
 #[test]
-fn a_user_with_no_rights_but_those_that_are_needed() {
+fn a_user_with_the_documented_permissions_can_do_everything() {
     let server = RedisServer::start();
     let words: Vec<&str> = ["ACL", "SETUSER", "limiter"]
         .into_iter()
@@ -103,7 +106,7 @@ fn a_user_with_no_rights_but_those_that_are_needed() {
 }
 
 #[test]
-fn a_prefix_of_ones_own() {
+fn a_custom_prefix_is_used_for_every_key() {
     let server = RedisServer::start();
     let limiter = closed(&format!("{}?prefix=app:limits", server.url()), FIVE);
     limiter.check("k").wait().unwrap();
@@ -121,7 +124,7 @@ fn a_prefix_of_ones_own() {
 }
 
 #[test]
-fn nobody_there_or_a_url_that_is_none() {
+fn connecting_to_an_unreachable_server_or_an_invalid_url_fails() {
     let port = tidegate_testkit::redis::free_port();
     assert!(matches!(
         RedisStore::connect_blocking(&format!("redis://127.0.0.1:{port}")),
@@ -140,7 +143,7 @@ fn nobody_there_or_a_url_that_is_none() {
             Err(RedisConnectError::Url(_))
         ));
     }
-    // Not from a thread without a runtime.
+    // Connecting fails on a thread without a runtime.
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let mut connecting = std::pin::pin!(RedisStore::connect("redis://127.0.0.1"));
     let polled = connecting.as_mut().poll(&mut context);
@@ -151,7 +154,7 @@ fn nobody_there_or_a_url_that_is_none() {
 }
 
 #[test]
-fn a_program_may_start_before_its_redis() {
+fn a_lazy_store_connects_once_redis_starts() {
     let mut server = RedisServer::start();
     server.kill();
     let store = RedisStore::builder(&server.url())
@@ -161,11 +164,11 @@ fn a_program_may_start_before_its_redis() {
     let limiter = Limiter::builder(store, FIVE.parse().unwrap()).build();
     assert!(limiter.check("k").wait().unwrap().degraded().is_some());
     server.restart();
-    wait_until_answered(&limiter);
+    wait_until_available(&limiter);
 }
 
 #[test]
-fn waiting_on_a_thread_that_must_not_is_an_error() {
+fn waiting_on_a_runtime_thread_is_an_error() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -184,9 +187,10 @@ fn waiting_on_a_thread_that_must_not_is_an_error() {
     });
 }
 
-/// A runtime that runs only while somebody blocks on it does nothing for who waits elsewhere.
+/// A current-thread runtime runs only inside `block_on`, so a wait on another thread would never
+/// end.
 #[test]
-fn waiting_for_a_runtime_that_stands_still_is_an_error() {
+fn waiting_for_an_idle_runtime_is_an_error() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -202,9 +206,9 @@ fn waiting_for_a_runtime_that_stands_still_is_an_error() {
     ));
 }
 
-/// A program may end while checks are under way and waiting.
+/// A program may exit while checks are in flight and queued.
 #[test]
-fn a_runtime_that_shuts_down_under_load_ends() {
+fn a_runtime_shuts_down_under_load() {
     let server = RedisServer::start();
     let (done, is_done) = std::sync::mpsc::channel();
     let url = format!("{}?timeout=10s", server.url());
@@ -216,7 +220,8 @@ fn a_runtime_that_shuts_down_under_load_ends() {
                 .build()
                 .unwrap();
             let store = runtime.block_on(RedisStore::connect(&url)).unwrap();
-            // What is remembered is answered without a pause, and a task without a pause is not ended.
+            // The deny cache answers without yielding, and a task that never yields cannot be
+            // cancelled. It is off.
             let limiter = Limiter::builder(store, FIVE.parse().unwrap())
                 .deny_cache(0)
                 .build();
@@ -234,14 +239,14 @@ fn a_runtime_that_shuts_down_under_load_ends() {
         done.send(()).unwrap();
     });
     assert!(
-        is_done.recv_timeout(common::PATIENCE).is_ok(),
+        is_done.recv_timeout(common::TIMEOUT).is_ok(),
         "a runtime did not shut down"
     );
 }
 
-/// Who is denied and asks on and on, as no one should, does not keep others from running.
+/// A denied client that retries in a loop does not starve other tasks.
 #[test]
-fn a_task_that_only_hears_what_is_known_lets_others_run() {
+fn cached_denials_do_not_starve_other_tasks() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -251,7 +256,7 @@ fn a_task_that_only_hears_what_is_known_lets_others_run() {
         let store = RedisStore::connect(&format!("{}?timeout=5s", server.url()))
             .await
             .unwrap();
-        // Remembered for ever, by a clock that stands still.
+        // The clock stands still, so the deny cache never expires.
         let limiter = Limiter::builder(store, "gcra 1/365 days".parse().unwrap())
             .clock(ManualClock::new())
             .build();
@@ -271,7 +276,7 @@ fn a_task_that_only_hears_what_is_known_lets_others_run() {
 }
 
 #[test]
-fn a_policy_may_have_eight_limits() {
+fn a_policy_with_eight_limits_is_supported() {
     let server = RedisServer::start();
     let policy = ["gcra 7/365 days; fixed_window 5/365 days"; 4].join("; ");
     let limiter = closed(&format!("{}?timeout=5s", server.url()), &policy);
@@ -288,9 +293,9 @@ fn a_policy_may_have_eight_limits() {
     );
 }
 
-/// Futures may be polled by any executor: the store brings its own runtime along.
+/// Any executor may poll the futures, because the store brings its own runtime.
 #[test]
-fn any_executor_will_do() {
+fn any_executor_can_poll_a_check() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -305,7 +310,7 @@ fn any_executor_will_do() {
 }
 
 #[test]
-fn a4_a_batch_travels_in_parts_and_is_decided_in_order() {
+fn a4_a_batch_is_sent_in_parts_and_decided_in_order() {
     let server = RedisServer::start();
     let limiter = closed(&format!("{}?timeout=5s", server.url()), "gcra 3/365 days");
     limiter.check("loads the script").wait().unwrap();
@@ -319,7 +324,7 @@ fn a4_a_batch_travels_in_parts_and_is_decided_in_order() {
         .map(|n| (format!("{}", n % 500), Cost::ONE))
         .collect();
     let decisions = limiter.check_many(&requests).wait().unwrap();
-    // At most 256 checks of one limit in a part.
+    // A part has at most 256 checks of one limit.
     assert_eq!(trips(), before + 8);
     let allowed: Vec<bool> = decisions
         .iter()
@@ -329,9 +334,9 @@ fn a4_a_batch_travels_in_parts_and_is_decided_in_order() {
     assert_eq!(decisions[1_499].remaining(), 0);
 }
 
-/// Checks that come while others are on their way go together; each gets its own answer.
+/// Checks that arrive while others are in flight are sent together. Each check gets its own reply.
 #[test]
-fn checks_that_wait_travel_together() {
+fn waiting_checks_are_sent_together() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let limiter = closed(
@@ -378,7 +383,7 @@ fn checks_that_wait_travel_together() {
 }
 
 #[test]
-fn denials_are_remembered_until_they_no_longer_hold() {
+fn denials_are_cached_until_they_expire() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
@@ -401,24 +406,24 @@ fn denials_are_remembered_until_they_no_longer_hold() {
         (true, true, 2)
     );
     clock.advance(Duration::from_millis(400));
-    // It knows how much of the wait is over.
+    // The deny cache subtracts the time that has passed.
     let later = check();
     assert_eq!(
         first.retry_after().unwrap() - later.retry_after().unwrap(),
         Duration::from_millis(400)
     );
     assert_eq!(hits(), 3);
-    // Another cost may fit, or have to wait for longer.
+    // A request of another cost may fit, or may have to wait longer, so the store decides it.
     limiter.check("k").cost(2).wait().unwrap();
     limiter.check("k").cost(0).wait().unwrap();
     assert_eq!(hits(), 3);
-    // For a second, and then it is asked again.
+    // After a second the deny cache entry expires, and the store decides again.
     check();
     clock.advance(Duration::from_millis(1_001));
     let before = hits();
     check();
     assert_eq!(hits(), before);
-    // A refund, a reset and another policy are asked about at once.
+    // Refunds, resets and other policies go to the store at once.
     limiter.refund("k", 1).wait().unwrap();
     assert!(check().is_allowed());
     assert!(check().is_denied());
@@ -441,9 +446,9 @@ fn denials_are_remembered_until_they_no_longer_hold() {
     );
 }
 
-/// A future that is dropped on its way harms nobody who waits behind it.
+/// A future that is dropped in flight does not affect the requests behind it.
 #[test]
-fn who_goes_away_holds_nobody_up() {
+fn a_cancelled_check_does_not_block_others() {
     let server = RedisServer::start();
     let store =
         Arc::new(RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap());

@@ -1,25 +1,26 @@
-//! Sentinel and Cluster: failovers are followed, slots move under load.
+//! Sentinel and Cluster: the store follows failovers and slot migrations under load.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{PATIENCE, admitted, closed, left, wait_until_answered};
+use common::{TIMEOUT, admitted, closed, left, wait_until_available};
 use tidegate_core::{CheckError, Limiter};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisSentinels, wait_for};
 
 #[test]
-fn sentinels_lead_to_the_new_primary() {
+fn the_store_follows_sentinels_to_the_new_primary() {
     let mut sentinels = RedisSentinels::start();
     let limiter = closed(&sentinels.url(), "gcra 1000/365 days");
     assert_eq!(admitted(&limiter, "k", 100), 100);
-    let replicated = || matches!(left_on(&limiter), Some(900));
-    assert!(wait_for(PATIENCE, replicated));
+    let replicated = || matches!(remaining_units(&limiter), Some(900));
+    assert!(wait_for(TIMEOUT, replicated));
     let before = limiter.counters();
     assert_eq!(before.degraded_total(), 0);
-    // Under load: the link to the replica is healthy, so what was told is there.
+    // The failover happens under load. Replication is healthy, so the replica has all acknowledged
+    // admissions.
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -28,27 +29,27 @@ fn sentinels_lead_to_the_new_primary() {
             }
         });
         sentinels.primary().kill();
-        assert!(wait_for(PATIENCE, || limiter
+        assert!(wait_for(TIMEOUT, || limiter
             .check("k")
             .cost(0)
             .wait()
             .unwrap()
             .degraded()
             .is_some()));
-        wait_until_answered(&limiter);
+        wait_until_available(&limiter);
         is_over.store(true, Ordering::Relaxed);
     });
     assert_eq!(left(&limiter, "k"), 900);
     assert_eq!(admitted(&limiter, "k", 1_000), 900);
 }
 
-fn left_on(limiter: &Limiter<RedisStore>) -> Option<u64> {
+fn remaining_units(limiter: &Limiter<RedisStore>) -> Option<u64> {
     let decision = limiter.check("k").cost(0).wait().unwrap();
     decision.degraded().is_none().then(|| decision.remaining())
 }
 
 #[test]
-fn a_sentinel_that_knows_no_better_is_passed_over() {
+fn a_stale_sentinel_is_skipped() {
     let mut sentinels = RedisSentinels::start();
     let limiter = closed(&sentinels.url_by_way_of_a_stale_one(), "gcra 5/365 days");
     assert_eq!(admitted(&limiter, "k", 7), 5);
@@ -66,12 +67,12 @@ fn a_planned_failover_is_followed() {
     };
     sentinels.fail_over();
     assert!(
-        wait_for(PATIENCE, is_primary),
+        wait_for(TIMEOUT, is_primary),
         "the replica was not promoted"
     );
-    // Admissions, which write, not denials, which a replica can answer too.
+    // The test waits for an admission, which writes. A replica can also return denials.
     let admits = || limiter.check("another").wait().unwrap().is_allowed();
-    assert!(wait_for(PATIENCE, admits), "{:?}", limiter.counters());
+    assert!(wait_for(TIMEOUT, admits), "{:?}", limiter.counters());
     assert_eq!(admitted(&limiter, "k", 10), 2);
 }
 
@@ -87,9 +88,9 @@ fn slot(key: &str) -> u16 {
 }
 
 #[test]
-fn slots_move_under_load_and_nobody_notices() {
+fn slots_migrate_under_load_without_errors() {
     let cluster = RedisCluster::start();
-    // In a second every check has been through every redirect that it meets.
+    // The timeout is long enough for a check to follow every redirect.
     let limiter = closed(
         &format!("{}?timeout=5s", cluster.url()),
         "gcra 50/365 days; sliding_window_log 60/365 days",
@@ -111,7 +112,7 @@ fn slots_move_under_load_and_nobody_notices() {
                 }
             });
         }
-        // Each key's slot goes once around, while it is being asked for.
+        // Each key's slot moves around the cluster once while clients use the key.
         for round in 0..3 {
             for number in 0..KEYS {
                 let slot = slot(&key(number));
@@ -120,13 +121,13 @@ fn slots_move_under_load_and_nobody_notices() {
             }
         }
         let enough = requests.load(Ordering::Relaxed) + KEYS * LIMIT * 4;
-        assert!(wait_for(PATIENCE, || requests.load(Ordering::Relaxed) > enough));
+        assert!(wait_for(TIMEOUT, || requests.load(Ordering::Relaxed) > enough));
         is_over.store(true, Ordering::Relaxed);
     });
     for (number, admitted) in admitted.iter().enumerate() {
         assert_eq!(admitted.load(Ordering::Relaxed), LIMIT, "{}", key(number));
     }
-    // A batch finds every owner as well.
+    // A batch finds every owner, too.
     let requests: Vec<(String, u64)> = (0..KEYS).map(|number| (key(number), 0)).collect();
     let decisions = limiter.check_many(&requests).wait().unwrap();
     assert!(
@@ -136,9 +137,10 @@ fn slots_move_under_load_and_nobody_notices() {
     );
 }
 
-/// Between the old owner and the new: who asks for what has gone is sent after it, and what is new is made there.
+/// The slot is between its old and its new owner. Requests for migrated keys are redirected, and
+/// new keys are created on the new owner.
 #[test]
-fn a_slot_on_its_way_is_followed() {
+fn a_migrating_slot_is_followed() {
     let cluster = RedisCluster::start();
     let url = format!("{}?timeout=5s", cluster.url());
     let (limiter, log) = (
@@ -169,7 +171,7 @@ fn a_slot_on_its_way_is_followed() {
 }
 
 #[test]
-fn a_primary_of_a_cluster_is_killed_and_its_replica_takes_over() {
+fn a_replica_replaces_a_killed_cluster_primary() {
     let mut cluster = RedisCluster::start_with_failover();
     let limiter = closed(&cluster.url(), "gcra 50/365 days");
     for number in 0..KEYS {
@@ -178,7 +180,7 @@ fn a_primary_of_a_cluster_is_killed_and_its_replica_takes_over() {
     let victim = cluster.owner(slot(&key(0)));
     cluster.nodes()[victim].kill();
     assert!(limiter.check(&key(0)).wait().unwrap().degraded().is_some());
-    let all_answer = || {
+    let all_available = || {
         (0..KEYS).all(|number| {
             limiter
                 .check(&key(number))
@@ -189,20 +191,20 @@ fn a_primary_of_a_cluster_is_killed_and_its_replica_takes_over() {
                 .is_none()
         })
     };
-    assert!(wait_for(PATIENCE, all_answer), "{:?}", limiter.counters());
-    // What was told had reached the replica: it was idle.
+    assert!(wait_for(TIMEOUT, all_available), "{:?}", limiter.counters());
+    // The cluster was idle, so the replica has every acknowledged admission.
     for number in 0..KEYS {
         assert_eq!(admitted(&limiter, &key(number), 50), 40, "{}", key(number));
     }
 }
 
 #[test]
-fn a_node_of_a_cluster_that_is_taken_for_a_server_says_so() {
+fn a_cluster_node_used_as_a_single_server_is_an_error() {
     let mut cluster = RedisCluster::start();
     let limiter = closed(&cluster.nodes()[0].url(), "gcra 50/365 days");
     let refused = || (0..20).find_map(|number| limiter.reset(&key(number)).wait().err());
     let Some(CheckError::Store(error)) = refused() else {
-        panic!("one node has all slots")
+        panic!("a single node owns all slots")
     };
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains("redis+cluster://"), "{cause}");

@@ -1,4 +1,5 @@
-//! Redis slow, gone, restarted, full, read-only: the program that uses it neither hangs nor lies.
+//! Redis is slow, down, restarted, full or read-only. The calling program neither blocks nor gets
+//! wrong decisions.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -6,12 +7,12 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{FIVE, PATIENCE, admitted, builder, closed, left, wait_until_answered};
+use common::{FIVE, TIMEOUT, admitted, builder, closed, left, wait_until_available};
 use tidegate_core::{Breaker, CheckError, Degraded, FailurePolicy};
 use tidegate_testkit::redis::{Fault, Proxy, RedisServer, now, wait_for};
 
 #[test]
-fn a_script_that_is_flushed_is_loaded_again() {
+fn a_flushed_script_is_reloaded() {
     let server = RedisServer::start();
     for policy in [
         FIVE,
@@ -45,9 +46,10 @@ fn a_script_that_is_flushed_is_loaded_again() {
     }
 }
 
-/// SIGSTOP: Redis is there and does not answer. Threads with limits of their own ask on and on.
+/// SIGSTOP: Redis accepts connections but does not reply. Threads with their own limits keep
+/// sending requests.
 #[test]
-fn a_server_that_hangs_holds_nobody_up() {
+fn a_hanging_server_does_not_block_callers() {
     let server = RedisServer::start();
     let limiter = closed(&server.url(), "gcra 1000/365 days");
     let limiters: Vec<_> = (0..8)
@@ -60,38 +62,38 @@ fn a_server_that_hangs_holds_nobody_up() {
             scope.spawn(move || {
                 let key = format!("of thread {number}");
                 while !is_over.load(Ordering::Relaxed) {
-                    let asked = now();
+                    let start = now();
                     let decision = limiter.check(&key).wait().unwrap();
-                    // The exact figures are a measurement: `cargo xtask bench failures`.
+                    // `cargo xtask bench failures` measures the exact figures.
                     assert!(
-                        asked.elapsed() < Duration::from_secs(5),
-                        "held up for {:?}",
-                        asked.elapsed()
+                        start.elapsed() < Duration::from_secs(5),
+                        "blocked for {:?}",
+                        start.elapsed()
                     );
-                    // Nobody gets the answer of another: limits differ.
+                    // Each thread has a different limit, so a reply to another thread would show.
                     assert_eq!(decision.limit(), 1_000 + number as u64);
                     std::thread::yield_now();
                 }
             });
         }
         let breaker = || limiter.counters().store.unwrap().breaker;
-        wait_until_answered(&limiter);
+        wait_until_available(&limiter);
         for _ in 0..3 {
             server.stop();
             assert!(
-                wait_for(PATIENCE, || breaker() == Breaker::Open),
+                wait_for(TIMEOUT, || breaker() == Breaker::Open),
                 "{:?}",
                 limiter.counters()
             );
             server.go_on();
-            wait_until_answered(&limiter);
+            wait_until_available(&limiter);
         }
         is_over.store(true, Ordering::Relaxed);
     });
     let counters = limiter.counters();
     assert!(counters.degraded(Degraded::Timeout) > 0, "{counters:?}");
     assert!(counters.degraded(Degraded::BreakerOpen) > 0, "{counters:?}");
-    // What timed out may have been counted, and nothing was counted twice.
+    // A check that timed out may have been counted. No check was counted twice.
     for (number, limiter) in limiters.iter().enumerate() {
         let key = format!("of thread {number}");
         assert!(left(limiter, &key) <= 1_000 + number as u64);
@@ -99,7 +101,7 @@ fn a_server_that_hangs_holds_nobody_up() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn the_number_of_waiting_checks_is_bounded() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let limiter = closed(&format!("{}?max_waiting=3&timeout=2s", proxy.url()), FIVE);
@@ -115,33 +117,33 @@ fn what_waits_is_bounded() {
         "{counters:?}"
     );
     proxy.set(Fault::None);
-    wait_until_answered(&limiter);
+    wait_until_available(&limiter);
 }
 
 #[test]
-fn a_restart_is_survived() {
+fn the_store_recovers_from_a_restart() {
     let mut server = RedisServer::start();
     let limiter = closed(&server.url(), FIVE);
     assert_eq!(admitted(&limiter, "k", 10), 5);
     for _ in 0..3 {
         server.kill();
         assert!(limiter.check("k").wait().unwrap().degraded().is_some());
-        assert!(wait_for(PATIENCE, || limiter
+        assert!(wait_for(TIMEOUT, || limiter
             .counters()
             .store
             .unwrap()
             .breaker
             == Breaker::Open));
         server.restart();
-        wait_until_answered(&limiter);
-        // It kept nothing on disk: everybody starts afresh, and is held to the limit again.
+        wait_until_available(&limiter);
+        // The server kept nothing on disk, so counters reset and the limit applies again.
         assert_eq!(admitted(&limiter, "k", 10), 5);
     }
     assert!(limiter.counters().store.unwrap().reconnects >= 3);
 }
 
 #[test]
-fn an_answer_that_is_lost_is_not_asked_for_again() {
+fn a_lost_reply_is_not_retried() {
     let server = RedisServer::start();
     let direct = closed(&server.url(), FIVE);
     for fault in [
@@ -159,18 +161,18 @@ fn an_answer_that_is_lost_is_not_asked_for_again() {
             "{decision:?}"
         );
         assert!(
-            wait_for(PATIENCE, || left(&direct, "k") == 3),
-            "executed, and once"
+            wait_for(TIMEOUT, || left(&direct, "k") == 3),
+            "the check was not executed exactly once"
         );
         proxy.set(Fault::None);
-        wait_until_answered(&limiter);
+        wait_until_available(&limiter);
         assert_eq!(left(&limiter, "k"), 3);
         limiter.reset("k").wait().unwrap();
     }
 }
 
 #[test]
-fn bytes_that_come_one_by_one_and_late_are_answers_all_the_same() {
+fn fragmented_and_delayed_replies_are_parsed() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let limiter = closed(
@@ -184,13 +186,13 @@ fn bytes_that_come_one_by_one_and_late_are_answers_all_the_same() {
     assert_eq!(limiter.counters().degraded_total(), 0);
 }
 
-/// One dial at a time, further and further apart, however many are asking.
+/// Reconnects happen one at a time and back off, for any number of callers.
 #[test]
-fn no_storm_of_reconnects() {
+fn reconnects_back_off() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port());
     let limiter = closed(&proxy.url(), FIVE);
-    wait_until_answered(&limiter);
+    wait_until_available(&limiter);
     let before = proxy.accepted();
     proxy.set(Fault::Cut);
     let cut = now();
@@ -204,18 +206,19 @@ fn no_storm_of_reconnects() {
             });
         }
     });
-    // Six attempts: at once, and after half of 50, 100, 200, 400 and 500 ms at least.
+    // Six attempts: the first at once, the others after at least half of 50, 100, 200, 400 and 500
+    // ms.
     assert!(
         cut.elapsed() > Duration::from_millis(400),
         "{:?}",
         cut.elapsed()
     );
     proxy.set(Fault::None);
-    wait_until_answered(&limiter);
+    wait_until_available(&limiter);
 }
 
 #[test]
-fn what_redis_refuses_is_answered_by_the_failure_policy() {
+fn the_failure_policy_decides_requests_that_redis_rejects() {
     let server = RedisServer::start();
     let limiter = closed(&server.url(), FIVE);
     assert_eq!(admitted(&limiter, "k", 2), 2);
@@ -249,7 +252,7 @@ fn what_redis_refuses_is_answered_by_the_failure_policy() {
 }
 
 #[test]
-fn a_server_that_becomes_a_replica_is_left_until_it_is_a_primary_again() {
+fn a_demoted_server_is_avoided_until_it_is_a_primary_again() {
     let (server, other) = (RedisServer::start(), RedisServer::start());
     let limiter = closed(&server.url(), FIVE);
     assert!(limiter.check("k").wait().unwrap().is_allowed());
@@ -257,11 +260,11 @@ fn a_server_that_becomes_a_replica_is_left_until_it_is_a_primary_again() {
     assert!(limiter.check("k").wait().unwrap().degraded().is_some());
     server.command(&["REPLICAOF", "NO", "ONE"]);
     let admits = || limiter.check("another").wait().unwrap().is_allowed();
-    assert!(wait_for(PATIENCE, admits), "{:?}", limiter.counters());
+    assert!(wait_for(TIMEOUT, admits), "{:?}", limiter.counters());
 }
 
 #[test]
-fn what_is_none_of_ours_is_denied_and_left_alone() {
+fn unreadable_keys_are_denied_and_left_unchanged() {
     let server = RedisServer::start();
     let policies = [
         ("gcra 5/365 days", "tg::gc/5/365d:{k}"),
@@ -336,14 +339,14 @@ fn what_is_none_of_ours_is_denied_and_left_alone() {
 }
 
 #[test]
-fn the_three_failure_policies() {
+fn each_failure_policy_decides_while_redis_is_down() {
     let mut server = RedisServer::start();
     let build = |failure| {
         builder(&server.url(), "gcra 10/365 days")
             .failure_policy(failure)
             .build()
     };
-    let (open, shut, local) = (
+    let (open, closed_limiter, local) = (
         build(FailurePolicy::Open),
         build(FailurePolicy::Closed),
         build(FailurePolicy::local(5)),
@@ -351,28 +354,29 @@ fn the_three_failure_policies() {
     assert_eq!(admitted(&local, "k", 3), 3);
     server.kill();
     assert_eq!(admitted(&open, "k", 20), 20);
-    assert_eq!(admitted(&shut, "k", 20), 0);
-    // A fifth of 10, whatever Redis had counted.
+    assert_eq!(admitted(&closed_limiter, "k", 20), 0);
+    // A fifth of 10. The counts in Redis do not matter.
     assert_eq!(admitted(&local, "k", 20), 2);
     let decision = local.check("k").wait().unwrap();
     assert_eq!((decision.limit(), decision.remaining()), (2, 0));
     assert!(decision.degraded().is_some());
-    // Nothing stands in for a refund or a reset: what Redis counted must not free what was admitted here.
+    // Refunds and resets have no local fallback. A refund of a cost that Redis counted must not
+    // free local admissions.
     assert!(matches!(
         local.refund("k", 1).wait(),
         Err(CheckError::Store(_))
     ));
     assert!(matches!(local.reset("k").wait(), Err(CheckError::Store(_))));
     assert!(local.check("k").wait().unwrap().is_denied());
-    for (limiter, allowed, denied) in [(&open, 20, 0), (&shut, 0, 20), (&local, 5, 20)] {
+    for (limiter, allowed, denied) in [(&open, 20, 0), (&closed_limiter, 0, 20), (&local, 5, 20)] {
         let counters = limiter.counters();
         assert_eq!((counters.allowed, counters.denied), (allowed, denied));
     }
     assert_eq!(open.counters().degraded_total(), 20);
     assert_eq!(local.counters().degraded_total(), 22);
     server.restart();
-    for limiter in [&open, &shut, &local] {
-        wait_until_answered(limiter);
+    for limiter in [&open, &closed_limiter, &local] {
+        wait_until_available(limiter);
     }
     assert_eq!(left(&local, "k"), 10);
 }

@@ -1,4 +1,5 @@
-//! A fleet of processes on one Redis, while scripts are flushed, connections cut and clients killed.
+//! A fleet of processes on one Redis, while scripts are flushed, connections cut and clients
+//! killed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -19,7 +20,7 @@ use tidegate_testkit::redis::{RedisServer, now, wait_for};
 const LIMIT: usize = 20;
 const KEYS: usize = 100;
 
-/// Limits that refill so slowly that nobody sees any of it.
+/// Limits that refill too slowly for a test to notice.
 const POLICIES: [&str; 4] = [
     "gcra 20/366 days",
     "sliding_window_log 20/366 days",
@@ -40,8 +41,8 @@ fn key(number: usize) -> String {
     format!("user:{number}")
 }
 
-/// A client of the fleet, in a process of its own: this test program, called again with what to do in the environment.
-/// It writes a line for each admission, at once, so that none is forgotten when it is killed.
+/// A client of the fleet in its own process: this test program, configured by environment
+/// variables. It writes a line for each admission immediately, so that a kill loses none.
 #[test]
 fn client() {
     let (Ok(url), Ok(path)) = (
@@ -54,12 +55,12 @@ fn client() {
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (limiters, path) = (&limiters, format!("{path}-{thread}"));
-            scope.spawn(move || hammer(limiters, Path::new(&path)));
+            scope.spawn(move || send_requests(limiters, Path::new(&path)));
         }
     });
 }
 
-fn hammer(limiters: &[Limiter<RedisStore>], path: &Path) {
+fn send_requests(limiters: &[Limiter<RedisStore>], path: &Path) {
     let mut file = File::create(path).unwrap();
     let mut random = fastrand::Rng::new();
     loop {
@@ -78,7 +79,7 @@ fn hammer(limiters: &[Limiter<RedisStore>], path: &Path) {
     }
 }
 
-/// The clients that are running, and the files that all of them have written.
+/// The running clients, and the files that all clients have written.
 struct Fleet {
     url: String,
     folder: Folder,
@@ -101,15 +102,15 @@ impl Fleet {
         self.clients.push(child);
     }
 
-    /// kill -9 of the oldest client, and a new one in its place.
-    fn replace_one(&mut self) {
+    /// Kills the oldest client with SIGKILL and starts a new one.
+    fn replace_oldest_client(&mut self) {
         let mut oldest = self.clients.remove(0);
         oldest.kill().unwrap();
         oldest.wait().unwrap();
         self.start_client();
     }
 
-    /// What was admitted, by policy and key.
+    /// Returns the number of admissions by policy and key.
     fn admissions(&self) -> HashMap<String, usize> {
         let mut admissions = HashMap::new();
         for entry in std::fs::read_dir(self.folder.path()).unwrap() {
@@ -128,7 +129,7 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         for client in &mut self.clients {
-            // It may be gone already.
+            // The client may have exited already.
             let _ = client.kill();
             let _ = client.wait();
         }
@@ -147,11 +148,12 @@ fn no_key_admits_more_than_its_limit() {
     for _ in 0..4 {
         fleet.start_client();
     }
-    let begun = now();
+    let start = now();
     let (mut flushes, mut kills) = (0, 0);
-    // Every 100 ms the scripts go, every 70 ms the connections, every 300 ms a client.
+    // Scripts are flushed every 100 ms, connections killed every 70 ms, and a client killed every
+    // 300 ms.
     wait_for(Duration::from_secs(4), || {
-        let elapsed = begun.elapsed();
+        let elapsed = start.elapsed();
         if elapsed > Duration::from_millis(100) * flushes {
             server.command(&["SCRIPT", "FLUSH"]);
             flushes += 1;
@@ -163,15 +165,15 @@ fn no_key_admits_more_than_its_limit() {
         if elapsed
             > Duration::from_millis(300) * fleet.started as u32 - Duration::from_millis(1_200)
         {
-            fleet.replace_one();
+            fleet.replace_oldest_client();
         }
         assert!(
             server.keys().iter().all(|(_, ttl)| *ttl != -1),
-            "something is stored without an expiry"
+            "a key has no expiry"
         );
         false
     });
-    // In peace, until nobody is admitted any more.
+    // The clients run undisturbed until all limits are used up.
     let limiters = limiters(&server.url());
     let is_used_up = || {
         limiters
@@ -179,17 +181,17 @@ fn no_key_admits_more_than_its_limit() {
             .all(|limiter| (0..KEYS).all(|number| common::left(limiter, &key(number)) == 0))
     };
     assert!(
-        wait_for(common::PATIENCE, is_used_up),
-        "the clients have stopped"
+        wait_for(common::TIMEOUT, is_used_up),
+        "the clients did not use up the limits"
     );
     let admissions = fleet.admissions();
     for (key, count) in &admissions {
         assert!(*count <= LIMIT, "{key} was admitted {count} times");
     }
     let total: usize = admissions.values().sum();
-    // What was under way when a client or its connection was killed may have been counted and not told.
+    // Redis may have counted requests whose client or connection was killed before the reply.
     assert!(
         total > POLICIES.len() * KEYS * LIMIT / 2,
-        "only {total} admissions were told"
+        "only {total} admissions were recorded"
     );
 }

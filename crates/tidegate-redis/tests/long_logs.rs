@@ -1,11 +1,12 @@
-//! Settlements on long logs, on a real server: exact, in calls that each rewrite a part of the log.
+//! Settlements on long logs, on a real server. They are exact, and each call rewrites only a part
+//! of the log.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use std::time::Duration;
 
-use common::PATIENCE;
+use common::TIMEOUT;
 use redis::Value;
 
 use tidegate_core::{
@@ -17,7 +18,7 @@ use tidegate_testkit::redis::{RedisServer, wait_for};
 
 const ENTRIES: usize = 3_500;
 
-/// The same requests on both stores, at the same times.
+/// Runs the same requests on both stores, at the same times.
 struct Both {
     redis: RedisStore,
     memory: MemoryStore,
@@ -55,19 +56,19 @@ impl Both {
             .block_on(self.redis.admit_one(&plan, key, cost))
             .unwrap()
             .unwrap();
-        let (memory, own) = self
-            .memory
-            .admit_one(&self.memory.plan(&self.policy, ""), key, cost);
+        let (memory, memory_claims) =
+            self.memory
+                .admit_one(&self.memory.plan(&self.policy, ""), key, cost);
         assert_eq!(
             Answer::of(&redis, 1_000),
             Answer::of(&memory, 1_000),
             "cost {cost} at {:?}",
             self.clock.now()
         );
-        (claims, own)
+        (claims, memory_claims)
     }
 
-    fn settle(&self, (claims, own): &(Claims, Claims), taken: Cost, actual: Cost) {
+    fn settle(&self, (claims, memory_claims): &(Claims, Claims), taken: Cost, actual: Cost) {
         let key = Key::new(b"k").unwrap();
         let plan = Store::plan(&self.redis, &self.policy, "");
         let settlement = Settlement {
@@ -81,7 +82,7 @@ impl Both {
             .unwrap()
             .unwrap();
         let settlement = Settlement {
-            claims: own,
+            claims: memory_claims,
             taken,
             actual,
         };
@@ -107,7 +108,7 @@ fn script_calls(server: &RedisServer) -> u64 {
 }
 
 #[test]
-fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
+fn a4_a_settlement_on_a_long_log_is_exact_and_split_into_calls() {
     let two = Cost::try_from(2).unwrap();
     let server = RedisServer::start();
     for policy in [
@@ -122,7 +123,8 @@ fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
                 both.admit(two)
             })
             .collect();
-        // The first, the last, next to each other, at the edges of a thousand; in part and whole.
+        // Partial and full refunds of the first entry, the last entry, neighbours, and entries at
+        // the edges of a thousand.
         let settled = [
             (0, 0),
             (2_500, 500),
@@ -133,9 +135,9 @@ fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
             (1_201, 0),
             (2, 0),
         ];
-        // Brings the script along.
+        // Loads the script.
         both.settle(&receipts[0], two, two);
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         for (number, left) in settled {
             let before = script_calls(&server);
             both.settle(
@@ -144,11 +146,11 @@ fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
                 Cost::from_thousandths(left).unwrap(),
             );
             let calls = script_calls(&server) - before;
-            let later = ENTRIES - number - gone.iter().filter(|other| **other > number).count();
+            let later = ENTRIES - number - removed.iter().filter(|other| **other > number).count();
             assert_eq!(calls as usize, later.div_ceil(1_000), "for {number}");
-            gone.extend((left == 0).then_some(number));
+            removed.extend((left == 0).then_some(number));
         }
-        // Every wait afterwards, and every figure while the entries expire, is that of memory.
+        // All later waits, and all figures while the entries expire, match the memory store.
         for units in [50, 500, 2_000, 5_000, 6_999] {
             both.admit(Cost::try_from(units).unwrap());
         }
@@ -160,9 +162,10 @@ fn a4_a_settlement_on_a_long_log_is_exact_and_never_one_long_call() {
     }
 }
 
-/// Whatever becomes of the log while a settlement is on its way, never more is given back than it still counts.
+/// The log may change during a settlement. The settlement never refunds more than the log still
+/// counts.
 #[test]
-fn a4_a_log_that_is_reset_or_refunded_in_the_middle_of_a_settlement_is_left_alone() {
+fn a4_a_reset_or_refund_during_a_settlement_is_not_undone() {
     let server = RedisServer::start();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
     let plan = Store::plan(
@@ -178,13 +181,13 @@ fn a4_a_log_that_is_reset_or_refunded_in_the_middle_of_a_settlement_is_left_alon
             .unwrap()
             .unwrap();
         let name = String::from_utf8(server.keys()[0].0.clone()).unwrap();
-        // As 200,000 requests a microsecond apart would have left it.
+        // The log looks as if 200,000 requests had arrived a microsecond apart.
         let add = "local at = tonumber(redis.call('LINDEX', KEYS[1], -2)) for i = 1, 200000 do redis.call('RPUSH', KEYS[1], \
                    string.format('%d', at + i), string.format('%d', 50000 + i)) end";
         server.command(&["EVAL", add, "1", &name]);
         let has_passed = "local time = redis.call('TIME') return time[1] * 1000000 + time[2] > \
                           tonumber(redis.call('LINDEX', KEYS[1], -2)) and 1 or 0";
-        assert!(wait_for(PATIENCE, || server
+        assert!(wait_for(TIMEOUT, || server
             .command(&["EVAL", has_passed, "1", &name])
             == Value::Int(1)));
         let settlement = Settlement {
@@ -218,14 +221,14 @@ fn a4_a_log_that_is_reset_or_refunded_in_the_middle_of_a_settlement_is_left_alon
             );
             settling.join().unwrap().unwrap();
         });
-        let look = store
+        let peek = store
             .block_on(store.check(&plan, key, Cost::ZERO))
             .unwrap()
             .unwrap();
-        // The one request since counts; the rest, and what was to be given back, at most once.
+        // The one later request counts. The other entries and the refund count at most once.
         assert!(
-            (99_700..=99_999).contains(&look.remaining()),
-            "{disturb}: {look:?}"
+            (99_700..=99_999).contains(&peek.remaining()),
+            "{disturb}: {peek:?}"
         );
     }
 }

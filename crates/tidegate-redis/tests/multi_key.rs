@@ -1,4 +1,5 @@
-//! One request that several keys must all meet: in one call on a server, in order on a cluster, as in memory on both.
+//! One request that several keys must all allow. A server decides it in one call and a cluster in
+//! order. Both match the memory store.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -23,14 +24,14 @@ const POLICIES: [&str; 6] = [
     "sliding_window_log 6/700ms",
 ];
 
-fn book() -> PolicySet {
-    let mut book = PolicySet::new();
+fn policies() -> PolicySet {
+    let mut policies = PolicySet::new();
     for (number, policy) in POLICIES.iter().enumerate() {
-        book = book
+        policies = policies
             .with(&format!("p{number}"), Rules::new(policy.parse().unwrap()))
             .unwrap();
     }
-    book
+    policies
 }
 
 fn figures(verdict: &Verdict) -> Vec<Option<Answer>> {
@@ -41,11 +42,12 @@ fn figures(verdict: &Verdict) -> Vec<Option<Answer>> {
     verdict
         .decisions()
         .iter()
-        .map(|ruling| ruling.decision().map(answer))
+        .map(|decision| decision.decision().map(answer))
         .collect()
 }
 
-/// Random requests of one to three keys, at times that stand, go and step back a little: every figure as in memory.
+/// Runs random requests of one to three keys while the clock advances. Asserts that every figure
+/// matches the memory store.
 fn walk(url: &str, steps: usize) {
     let clock = ManualClock::new();
     clock.set(Timestamp::from_micros(1_700_000_000_123_456).unwrap());
@@ -54,7 +56,7 @@ fn walk(url: &str, steps: usize) {
         .manual_time(clock.clone(), Duration::from_secs(3_600))
         .connect_blocking()
         .unwrap();
-    let redis = Gate::builder(redis, book())
+    let redis = Gate::builder(redis, policies())
         .deny_cache(0)
         .failure_policy(FailurePolicy::Closed)
         .build();
@@ -63,7 +65,7 @@ fn walk(url: &str, steps: usize) {
         .clock(clock.clone())
         .build()
         .unwrap();
-    let memory = Gate::new(memory, book());
+    let memory = Gate::new(memory, policies());
     let mut random = fastrand::Rng::with_seed(4);
     let mut denied = 0;
     for step in 0..steps {
@@ -91,17 +93,17 @@ fn walk(url: &str, steps: usize) {
             })
             .collect();
         let expected = memory.decide(&subjects).into_ready().unwrap().unwrap();
-        let found = redis
+        let actual = redis
             .store()
             .block_on(redis.decide(&subjects))
             .unwrap()
             .unwrap();
         assert_eq!(
-            figures(&found),
+            figures(&actual),
             figures(&expected),
             "step {step}: {parts:?}"
         );
-        denied += usize::from(found.is_denied());
+        denied += usize::from(actual.is_denied());
     }
     assert!(
         denied > steps / 10 && denied < steps * 9 / 10,
@@ -110,26 +112,28 @@ fn walk(url: &str, steps: usize) {
 }
 
 #[test]
-fn one_server_answers_as_memory_does() {
+fn one_server_matches_memory() {
     walk(&RedisServer::start().url(), 5_000);
 }
 
 #[test]
-fn a_cluster_answers_as_memory_does() {
+fn a_cluster_matches_memory() {
     walk(&RedisCluster::start().url(), 2_000);
 }
 
 fn two_limits(failure: FailurePolicy) -> PolicySet {
     let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
-    let book = PolicySet::new()
+    let policies = PolicySet::new()
         .with("user", rules("gcra 1000/365 days"))
         .unwrap();
-    book.with("address", rules("sliding_window_log 300/365 days"))
+    policies
+        .with("address", rules("sliding_window_log 300/365 days"))
         .unwrap()
 }
 
-/// The one that is scarce is used up to the last, and the other by no more, whatever the order.
-fn in_parallel(url: &str) {
+/// Asserts that the scarcer limit is used up exactly, and that the other limit is charged the same,
+/// in any order.
+fn assert_concurrent_requests_admit_the_limit(url: &str) {
     let store = RedisStore::connect_blocking(&format!("{url}?timeout=5s")).unwrap();
     let gate = Gate::new(store, two_limits(FailurePolicy::Closed));
     let admitted = AtomicUsize::new(0);
@@ -160,23 +164,23 @@ fn in_parallel(url: &str) {
 }
 
 #[test]
-fn in_parallel_on_a_server() {
-    in_parallel(&RedisServer::start().url());
+fn concurrent_requests_on_a_server_admit_the_limit() {
+    assert_concurrent_requests_admit_the_limit(&RedisServer::start().url());
 }
 
 #[test]
-fn in_parallel_on_a_cluster() {
-    in_parallel(&RedisCluster::start().url());
+fn concurrent_requests_on_a_cluster_admit_the_limit() {
+    assert_concurrent_requests_admit_the_limit(&RedisCluster::start().url());
 }
 
 #[test]
-fn the_same_key_twice_is_held_to_both() {
+fn a_repeated_key_is_limited_by_the_summed_cost() {
     let redis = RedisServer::start();
     let gate = Gate::new(
         RedisStore::connect_blocking(&redis.url()).unwrap(),
         two_limits(FailurePolicy::Closed),
     );
-    let ask = |units: u64| {
+    let check = |units: u64| {
         let twice = [Subject {
             cost: units.try_into().unwrap(),
             ..Subject::new("address", "a")
@@ -187,11 +191,11 @@ fn the_same_key_twice_is_held_to_both() {
             .unwrap()
             .is_allowed()
     };
-    assert_eq!([ask(151), ask(150), ask(1)], [false, true, false]);
+    assert_eq!([check(151), check(150), check(1)], [false, true, false]);
 }
 
 #[test]
-fn scripts_that_are_flushed_are_brought_again() {
+fn flushed_scripts_are_reloaded() {
     let redis = RedisServer::start();
     let gate = Gate::new(
         RedisStore::connect_blocking(&redis.url()).unwrap(),
@@ -212,15 +216,15 @@ fn scripts_that_are_flushed_are_brought_again() {
     }
 }
 
-/// A denial that is remembered says nothing of how long the others deny.
+/// A cached denial does not tell how long the other limits deny.
 #[test]
-fn c2_a_remembered_denial_does_not_hide_a_longer_one() {
+fn c2_a_cached_denial_does_not_hide_a_longer_one() {
     let redis = RedisServer::start();
     let gate = Gate::new(
         RedisStore::connect_blocking(&redis.url()).unwrap(),
         two_limits(FailurePolicy::Closed),
     );
-    let ask = |address: &str| {
+    let check = |address: &str| {
         let subjects = [Subject::new("user", "u"), Subject::new("address", address)];
         gate.store()
             .block_on(gate.decide(&subjects))
@@ -234,8 +238,8 @@ fn c2_a_remembered_denial_does_not_hide_a_longer_one() {
             .unwrap()
             .is_allowed()
     );
-    assert_eq!(ask("a").denials().count(), 1);
-    // The user's denial is not known yet, and the address' is.
+    assert_eq!(check("a").denials().count(), 1);
+    // The address's denial is cached, but the user's is not yet.
     assert!(
         gate.check("user", "u")
             .cost(1_000)
@@ -243,15 +247,15 @@ fn c2_a_remembered_denial_does_not_hide_a_longer_one() {
             .unwrap()
             .is_allowed()
     );
-    assert_eq!(ask("a").denials().count(), 2);
-    // Where every denial is remembered, Redis is not asked.
+    assert_eq!(check("a").denials().count(), 2);
+    // If every denial is cached, Redis is not called.
     let trips = gate.store_health().unwrap().trips;
-    assert_eq!(ask("a").denials().count(), 2);
+    assert_eq!(check("a").denials().count(), 2);
     assert_eq!(gate.store_health().unwrap().trips, trips);
 }
 
 #[test]
-fn something_of_another_kind_under_one_of_the_names_denies_and_takes_nothing() {
+fn an_unreadable_key_denies_and_takes_nothing() {
     let redis = RedisServer::start();
     let gate = Gate::new(
         RedisStore::connect_blocking(&redis.url()).unwrap(),
@@ -276,7 +280,7 @@ fn something_of_another_kind_under_one_of_the_names_denies_and_takes_nothing() {
 }
 
 #[test]
-fn when_redis_is_gone_each_policy_says_what_is_done() {
+fn the_failure_policy_decides_while_redis_is_down() {
     for (failure, expected) in [
         (FailurePolicy::Open, [true; 3]),
         (FailurePolicy::Closed, [false; 3]),
@@ -288,7 +292,7 @@ fn when_redis_is_gone_each_policy_says_what_is_done() {
             two_limits(failure),
         );
         redis.kill();
-        let ask = || {
+        let check = || {
             let subjects = [Subject::new("user", "u"), Subject::new("address", "a")];
             let verdict = gate
                 .store()
@@ -298,23 +302,26 @@ fn when_redis_is_gone_each_policy_says_what_is_done() {
             assert!(verdict.degraded().is_some());
             verdict.is_allowed()
         };
-        assert_eq!([ask(), ask(), ask()], expected, "{failure:?}");
+        assert_eq!([check(), check(), check()], expected, "{failure:?}");
     }
 }
 
-/// A denial of the summed cost says nothing of one of them alone.
+/// A denial of the summed cost says nothing about a single cost.
 #[test]
-fn c2_a_repeated_key_teaches_the_deny_cache_nothing() {
+fn c2_a_denied_repeated_key_is_not_cached() {
     let redis = RedisServer::start();
-    let book = PolicySet::new()
+    let policies = PolicySet::new()
         .with("p", Rules::new("fixed_window 5/365 days".parse().unwrap()))
         .unwrap();
-    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book);
+    let gate = Gate::new(
+        RedisStore::connect_blocking(&redis.url()).unwrap(),
+        policies,
+    );
     let two = Subject {
         cost: 2.try_into().unwrap(),
         ..Subject::new("p", "k")
     };
-    let ask = |subjects: &[Subject<'_>]| {
+    let check = |subjects: &[Subject<'_>]| {
         gate.store()
             .block_on(gate.decide(subjects))
             .unwrap()
@@ -322,22 +329,31 @@ fn c2_a_repeated_key_teaches_the_deny_cache_nothing() {
             .is_allowed()
     };
     assert_eq!(
-        [ask(&[two]), ask(&[two, two]), ask(&[two]), ask(&[two])],
+        [
+            check(&[two]),
+            check(&[two, two]),
+            check(&[two]),
+            check(&[two])
+        ],
         [true, false, true, false]
     );
 }
 
-/// Tiers that share counts: what one of them gives back or admits ends what another one remembers.
+/// Tiers share counts. A refund or an admission in one tier invalidates the cached denials of the
+/// others.
 #[test]
-fn c2_tiers_that_share_counts_share_what_is_remembered() {
+fn c2_shared_tiers_share_the_deny_cache() {
     let redis = RedisServer::start();
     let rules = Rules::new("fixed_window 5/365 days".parse().unwrap());
     let rules = rules
         .tier("gold", "fixed_window 7/365 days".parse().unwrap())
         .unwrap()
         .shared_tiers();
-    let book = PolicySet::new().with("p", rules).unwrap();
-    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book);
+    let policies = PolicySet::new().with("p", rules).unwrap();
+    let gate = Gate::new(
+        RedisStore::connect_blocking(&redis.url()).unwrap(),
+        policies,
+    );
     assert!(gate.check("p", "k").cost(5).wait().unwrap().is_allowed());
     assert!(gate.check("p", "k").wait().unwrap().is_denied());
     let gold = Subject {
@@ -352,7 +368,7 @@ fn c2_tiers_that_share_counts_share_what_is_remembered() {
 #[test]
 fn a5_a_sum_above_the_largest_cost_is_never_allowed() {
     let redis = RedisServer::start();
-    let book = || {
+    let policies = || {
         PolicySet::new()
             .with(
                 "p",
@@ -360,14 +376,17 @@ fn a5_a_sum_above_the_largest_cost_is_never_allowed() {
             )
             .unwrap()
     };
-    let gate = Gate::new(RedisStore::connect_blocking(&redis.url()).unwrap(), book());
+    let gate = Gate::new(
+        RedisStore::connect_blocking(&redis.url()).unwrap(),
+        policies(),
+    );
     let twice = [Subject {
         cost: Cost::MAX,
         ..Subject::new("p", "k")
     }; 2];
     for verdict in [
         gate.store().block_on(gate.decide(&twice)).unwrap().unwrap(),
-        Gate::memory(book())
+        Gate::memory(policies())
             .decide(&twice)
             .into_ready()
             .unwrap()

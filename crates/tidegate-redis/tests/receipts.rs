@@ -1,4 +1,5 @@
-//! What is given back, on real servers: to whom it was taken from, once, also when they are gone meanwhile.
+//! Receipts on real servers. A refund goes to the store that took the cost, once, even if the
+//! caller is gone.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -6,21 +7,24 @@ mod common;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use common::PATIENCE;
+use common::TIMEOUT;
 use tidegate_core::{FailurePolicy, Gate, PolicySet, Receipt, Rules, Store, Subject, Verdict};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer, wait_for};
 
 fn gate(redis: &RedisServer, policy: &str, failure: FailurePolicy) -> Gate<RedisStore> {
-    let book = PolicySet::new()
+    let policies = PolicySet::new()
         .with(
             "api",
             Rules::new(policy.parse().unwrap()).failure_policy(failure),
         )
         .unwrap();
-    Gate::builder(RedisStore::connect_blocking(&redis.url()).unwrap(), book)
-        .deny_cache(0)
-        .build()
+    Gate::builder(
+        RedisStore::connect_blocking(&redis.url()).unwrap(),
+        policies,
+    )
+    .deny_cache(0)
+    .build()
 }
 
 fn admit(gate: &Gate<RedisStore>) -> (Verdict, Receipt<RedisStore>) {
@@ -40,44 +44,45 @@ fn left(gate: &Gate<RedisStore>) -> u64 {
 }
 
 #[test]
-fn given_back_and_settled() {
+fn receipts_are_refunded_and_settled() {
     let redis = RedisServer::start();
     let gate = gate(&redis, "10/365 days", FailurePolicy::Closed);
     let (verdict, receipt) = admit(&gate);
     assert_eq!((verdict.is_allowed(), left(&gate)), (true, 9));
     receipt.give_back();
-    assert!(wait_for(PATIENCE, || left(&gate) == 10));
+    assert!(wait_for(TIMEOUT, || left(&gate) == 10));
     admit(&gate).1.settle(4.try_into().unwrap());
-    assert!(wait_for(PATIENCE, || left(&gate) == 6));
+    assert!(wait_for(TIMEOUT, || left(&gate) == 6));
 }
 
-/// Who goes away while Redis is being asked has taken nothing.
+/// A caller that drops the future during the Redis call takes nothing.
 #[test]
-fn who_does_not_wait_for_the_answer_takes_nothing() {
+fn a_cancelled_request_takes_nothing() {
     let redis = RedisServer::start();
     let gate = gate(&redis, "5/365 days", FailurePolicy::Closed);
     for _ in 0..20 {
         let subjects = [Subject::new("api", "k")];
-        let asked = pin!(gate.admit(&subjects));
-        let answered = asked.poll(&mut Context::from_waker(Waker::noop()));
-        // Where this thread was held up meanwhile, the answer is there already, and is theirs who asked.
-        if let Poll::Ready(Ok((_, receipt))) = answered {
+        let request = pin!(gate.admit(&subjects));
+        let polled = request.poll(&mut Context::from_waker(Waker::noop()));
+        // If this thread was delayed, the reply has already arrived, and the receipt belongs to the
+        // caller.
+        if let Poll::Ready(Ok((_, receipt))) = polled {
             receipt.give_back();
         }
     }
-    // Each was counted by Redis, or will be, and given back.
-    assert!(wait_for(PATIENCE, || gate.counters()[0].refunds == 20
+    // Redis counts each request sooner or later, and each is refunded.
+    assert!(wait_for(TIMEOUT, || gate.counters()[0].refunds == 20
         || gate.counters()[0].allowed == gate.counters()[0].refunds));
     assert!(
-        wait_for(PATIENCE, || left(&gate) == 5),
+        wait_for(TIMEOUT, || left(&gate) == 5),
         "{:?}",
         gate.counters()
     );
 }
 
-/// What this process took in Redis' place is given back here, and what Redis took is not.
+/// Costs that the local fallback took are refunded locally. Costs that Redis took are not.
 #[test]
-fn to_whom_it_was_taken_from() {
+fn a_refund_goes_to_the_store_that_took_the_cost() {
     let mut redis = RedisServer::start();
     let gate = gate(&redis, "2/365 days", FailurePolicy::local(1));
     let (verdict, of_redis) = admit(&gate);
@@ -92,21 +97,21 @@ fn to_whom_it_was_taken_from() {
         2
     );
     of_redis.give_back();
-    assert!(wait_for(PATIENCE, || gate.counters()[0].refunds == 1));
+    assert!(wait_for(TIMEOUT, || gate.counters()[0].refunds == 1));
     assert!(
         admit(&gate).0.is_denied(),
-        "what Redis took is not free here"
+        "a cost that Redis took was refunded locally"
     );
     local
         .into_iter()
         .take(1)
         .for_each(|(_, receipt)| receipt.give_back());
-    assert!(wait_for(PATIENCE, || admit(&gate).0.is_allowed()));
+    assert!(wait_for(TIMEOUT, || admit(&gate).0.is_allowed()));
 }
 
-/// While Redis is gone a changed limit keeps what was used here.
+/// While Redis is down, a changed limit keeps the local usage.
 #[test]
-fn a_book_that_is_exchanged_while_redis_is_gone_keeps_what_was_used() {
+fn policies_replaced_while_redis_is_down_keep_local_counts() {
     let mut redis = RedisServer::start();
     let gate = gate(
         &redis,
@@ -125,15 +130,15 @@ fn a_book_that_is_exchanged_while_redis_is_gone_keeps_what_was_used() {
     );
 }
 
-/// Receipts are in the slot of their key: none is sent to another node first.
+/// A receipt is stored in the slot of its key, so no call is redirected.
 #[test]
-fn a3_receipts_on_a_cluster_are_asked_for_where_they_are() {
+fn a3_cluster_receipts_are_read_from_the_owning_node() {
     let mut cluster = RedisCluster::start();
-    let book = PolicySet::new()
+    let policies = PolicySet::new()
         .with("p", Rules::new("fixed_window 5/365 days".parse().unwrap()))
         .unwrap();
     let store = RedisStore::connect_blocking(&format!("{}?timeout=5s", cluster.url())).unwrap();
-    let gate = Gate::builder(store, book).deny_cache(0).build();
+    let gate = Gate::builder(store, policies).deny_cache(0).build();
     let redirections = |cluster: &mut RedisCluster| -> u64 {
         let infos: Vec<String> = cluster
             .nodes()

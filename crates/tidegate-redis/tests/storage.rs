@@ -1,4 +1,4 @@
-//! What is written, and how much it takes.
+//! The keys that the store writes, and their size.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -10,10 +10,10 @@ use tidegate_core::{Limiter, ManualClock};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisServer, Value};
 
-/// How many changes the server has seen.
+/// Returns the server's counter of changes since the last save.
 fn changes(server: &RedisServer) -> String {
     let Value::BulkString(info) = server.command(&["INFO", "persistence"]) else {
-        panic!("INFO answers text")
+        panic!("INFO did not return text")
     };
     let info = String::from_utf8(info).unwrap();
     info.lines()
@@ -23,7 +23,7 @@ fn changes(server: &RedisServer) -> String {
 }
 
 #[test]
-fn a_denial_and_a_look_write_nothing() {
+fn a_denial_and_a_peek_write_nothing() {
     let server = RedisServer::start();
     let policies = [
         "fixed_window 3/365 days",
@@ -55,7 +55,7 @@ fn a_denial_and_a_look_write_nothing() {
 }
 
 #[test]
-fn a_log_takes_at_most_20_bytes_an_entry() {
+fn a_log_takes_at_most_20_bytes_per_entry() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let builder =
@@ -90,9 +90,10 @@ fn a_log_takes_at_most_20_bytes_an_entry() {
     }
 }
 
-/// Half a million entries that have all expired but the last few: found by halving, and cut off at once.
+/// All but the last few of half a million entries have expired. A binary search finds them, and one
+/// call trims them.
 #[test]
-fn a_large_log_is_trimmed() {
+fn expired_entries_of_a_large_log_are_trimmed() {
     let server = RedisServer::start();
     let make = "local now = redis.call('TIME') now = now[1] * 1000000 + now[2]
         redis.call('RPUSH', KEYS[1], 0)

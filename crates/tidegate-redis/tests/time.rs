@@ -1,16 +1,16 @@
-//! The server's clock, and what is left when time has passed.
+//! The server's clock, and the expiry of keys.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use std::time::Duration;
 
-use common::{PATIENCE, admitted, closed};
+use common::{TIMEOUT, admitted, closed};
 use tidegate_testkit::redis::{RedisServer, ShiftedClock, Value, wait_for};
 
 const HOUR_US: i64 = 3_600_000_000;
 
-/// Every algorithm, with the time after which it has forgotten everything.
+/// Every algorithm, with the time after which all its state has expired.
 const POLICIES: [(&str, Duration); 7] = [
     ("fixed_window 5/minute", Duration::from_secs(60)),
     (
@@ -24,25 +24,26 @@ const POLICIES: [(&str, Duration); 7] = [
     ("gcra 5/minute", Duration::from_secs(60)),
 ];
 
-/// The server's time.
+/// Returns the server's time in microseconds.
 fn now_us(server: &RedisServer) -> u64 {
     let Value::Array(time) = server.command(&["TIME"]) else {
-        panic!("TIME answers an array")
+        panic!("TIME did not return an array")
     };
     number(&time[0]) * 1_000_000 + number(&time[1])
 }
 
-/// How far the clock must be put forward for a minute to have just begun: none ends in the middle of a test.
-fn to_the_next_minute(server: &RedisServer) -> i64 {
+/// Returns the shift that moves the clock to the start of a minute, so that no minute ends during a
+/// test.
+fn until_next_minute(server: &RedisServer) -> i64 {
     const MINUTE_US: u64 = 60_000_000;
     i64::try_from(MINUTE_US + 1_000_000 - now_us(server) % MINUTE_US).unwrap()
 }
 
 #[test]
-fn a_clock_that_steps_back_locks_nobody_out() {
+fn a_clock_that_steps_back_locks_no_client_out() {
     let clock = ShiftedClock::make();
     let server = RedisServer::start_with_clock(&clock);
-    let start = to_the_next_minute(&server);
+    let start = until_next_minute(&server);
     let shift_micros = |shift: i64| clock.shift_micros(start + shift);
     for (policy, refill) in POLICIES {
         let limiter = closed(&server.url(), policy);
@@ -51,13 +52,13 @@ fn a_clock_that_steps_back_locks_nobody_out() {
             .enumerate()
         {
             shift_micros(shift);
-            // Used up before the step, or refilled by nothing but it.
+            // The limit is used up, either before the step or now.
             admitted(&limiter, "k", 6);
             let decision = limiter.check("k").wait().unwrap();
             assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
             assert!(
                 decision.is_denied(),
-                "{policy}, step {step}: a step back gives nothing away"
+                "{policy}, step {step}: a step back freed the limit"
             );
             assert!(
                 decision.retry_after().unwrap() <= refill,
@@ -67,11 +68,11 @@ fn a_clock_that_steps_back_locks_nobody_out() {
                 decision.reset_after() <= refill,
                 "{policy}, step {step}: {decision:?}"
             );
-            // And it is as it says: one refill later everything is free.
+            // The limit is full again after one refill time, as reported.
             shift_micros(shift + i64::try_from(refill.as_micros()).unwrap());
             assert_eq!(admitted(&limiter, "k", 20), 5, "{policy}, step {step}");
         }
-        // And forward again: at most one capacity more.
+        // A step forward admits at most one capacity more.
         shift_micros(0);
         assert!(admitted(&limiter, "k", 20) <= 5, "{policy}");
         shift_micros(HOUR_US);
@@ -80,9 +81,9 @@ fn a_clock_that_steps_back_locks_nobody_out() {
     }
 }
 
-/// Nothing is ever stored without an expiry, and nothing is left when all has expired.
+/// Every key has an expiry, and no key is left once all have expired.
 #[test]
-fn idle_keys_cost_nothing() {
+fn idle_keys_expire() {
     let server = RedisServer::start();
     let policies = [
         "fixed_window 5/100 ms",
@@ -116,7 +117,7 @@ fn idle_keys_cost_nothing() {
         assert_eq!(limiter.counters().degraded_total(), 0);
     }
     assert!(
-        wait_for(PATIENCE, || server.keys().is_empty()),
+        wait_for(TIMEOUT, || server.keys().is_empty()),
         "{:?}",
         server.keys()
     );
@@ -130,13 +131,13 @@ fn number(value: &Value) -> u64 {
     }
 }
 
-/// A state expires when it equals a fresh one: not before, which would give something away, and at most a millisecond
-/// after.
+/// A state expires when it equals a fresh one. An earlier expiry would admit too much. The expiry
+/// is at most a millisecond late.
 #[test]
-fn nothing_expires_before_its_time() {
+fn keys_do_not_expire_early() {
     let clock = ShiftedClock::make();
     let server = RedisServer::start_with_clock(&clock);
-    clock.shift_micros(to_the_next_minute(&server));
+    clock.shift_micros(until_next_minute(&server));
     let names = ["fw", "ff", "sl", "sc", "tb", "lb", "gc"];
     for ((policy, _), name) in POLICIES.into_iter().zip(names) {
         let limiter = closed(&server.url(), policy);
@@ -162,19 +163,19 @@ fn nothing_expires_before_its_time() {
     }
 }
 
-/// On the server's own time: what retry_after says, holds.
+/// A retry after `retry_after` succeeds on the server's own clock.
 #[test]
-fn retry_after_holds_on_real_time() {
+fn a_retry_after_the_reported_wait_succeeds() {
     let server = RedisServer::start();
     let limiter = closed(&server.url(), "gcra 100/second burst=1");
     for _ in 0..20 {
         let decision = limiter.check("k").wait().unwrap();
         if let Some(retry_after) = decision.retry_after() {
             assert!(retry_after <= Duration::from_millis(10), "{decision:?}");
-            // Not before: nothing else comes, so only time lets it pass.
+            // No other request is made, so only time can free the limit.
             std::thread::park_timeout(retry_after);
             let again = || limiter.check("k").wait().unwrap().is_allowed();
-            assert!(wait_for(PATIENCE, again));
+            assert!(wait_for(TIMEOUT, again));
         }
     }
 }

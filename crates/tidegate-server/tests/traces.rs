@@ -1,5 +1,5 @@
 //! Spans reach a collector, with the caller's trace and without a key.
-// Helpers of a test fail by a panic, too.
+// Test helpers panic when they fail.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
@@ -20,7 +20,7 @@ use tidegate_testkit::redis::wait_for;
 
 type Received = Arc<Mutex<Vec<u8>>>;
 
-/// Takes whatever is exported, and says that it was good.
+/// Accepts every export and replies with success.
 async fn collect(listener: tokio::net::TcpListener, received: Received) {
     while let Ok((stream, _)) = listener.accept().await {
         let received = Arc::clone(&received);
@@ -34,11 +34,11 @@ async fn collect(listener: tokio::net::TcpListener, received: Received) {
                     "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
                 );
                 received.lock().unwrap().extend_from_slice(&body);
-                let answer = http::Response::builder()
+                let response = http::Response::builder()
                     .header("content-type", "application/grpc")
                     .header("grpc-status", "0")
                     .body(Full::new(Bytes::from_static(&[0; 5])));
-                Ok::<_, Infallible>(answer.unwrap())
+                Ok::<_, Infallible>(response.unwrap())
             }
         });
         tokio::spawn(
@@ -49,7 +49,7 @@ async fn collect(listener: tokio::net::TcpListener, received: Received) {
 }
 
 #[test]
-fn a_collector_is_told_what_was_asked_and_not_of_whom() {
+fn spans_carry_the_path_and_the_trace_but_no_key() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -68,7 +68,7 @@ fn a_collector_is_told_what_was_asked_and_not_of_whom() {
     });
     let server = TestServer::start(config("[policies.api]\nlimits = \"5/minute\"\n"));
     let traceparent = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
-    let body = r#"{"policy": "api", "key": "somebody-secret"}"#;
+    let body = r#"{"policy": "api", "key": "user-secret"}"#;
     assert_eq!(
         server
             .client()
@@ -79,7 +79,7 @@ fn a_collector_is_told_what_was_asked_and_not_of_whom() {
     );
     server.resp().expect(b"PING\r\n", "+PONG\r\n");
     drop(server);
-    // What is left is sent when it ends.
+    // The remaining spans are sent when logging shuts down.
     std::thread::spawn(move || drop(logging)).join().unwrap();
     let trace = [
         0x0a, 0xf7, 0x65, 0x19, 0x16, 0xcd, 0x43, 0xdd, 0x84, 0x48, 0xeb, 0x21, 0x1c, 0x80, 0x31,
@@ -92,9 +92,9 @@ fn a_collector_is_told_what_was_asked_and_not_of_whom() {
             .windows(part.len())
             .any(|window| window == part)
     };
-    let told = || contains(b"/v1/check") && contains(b"pipeline") && contains(&trace);
+    let is_complete = || contains(b"/v1/check") && contains(b"pipeline") && contains(&trace);
     assert!(
-        wait_for(common::PATIENCE, told),
+        wait_for(common::TIMEOUT, is_complete),
         "{}",
         String::from_utf8_lossy(&received.lock().unwrap())
     );

@@ -1,27 +1,27 @@
-//! Folders that are gone when a test is over.
+//! Temporary folders that are deleted when a test ends.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A folder of a test's own, gone when it is dropped.
+/// A temporary folder, deleted when it is dropped.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new one, among the temporary ones.
+    /// Creates a new temporary folder.
     #[must_use]
-    #[allow(clippy::new_without_default)] // It does something.
+    #[allow(clippy::new_without_default)] // `new` creates a folder, unlike a default.
     pub fn new() -> Self {
         Self(new_folder())
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Writes a file in it, and tells where that is.
+    /// Writes a file in the folder and returns its path.
     pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         std::fs::write(&path, text).expect("a file can be written");
@@ -35,7 +35,7 @@ impl Drop for Folder {
     }
 }
 
-/// A new folder among the temporary ones, which who asks for it removes.
+/// Creates a temporary folder. The caller deletes it.
 pub(crate) fn new_folder() -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -44,6 +44,6 @@ pub(crate) fn new_folder() -> PathBuf {
         std::process::id(),
         fastrand::u32(..)
     ));
-    std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
+    std::fs::create_dir_all(&folder).expect("a temporary folder can be created");
     folder
 }

@@ -1,30 +1,31 @@
-//! A client for HTTP/1.1 that does what it is told, byte for byte: one connection, one request after the other.
+//! A minimal HTTP/1.1 client that sends exactly the bytes it is given. It has one connection and
+//! sends one request at a time.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long a test waits for an answer before it fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The read and write timeout of a connection. A test fails after it.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection to a server.
 pub struct HttpClient {
     reader: BufReader<TcpStream>,
 }
 
-/// What a server answered.
+/// A response.
 #[derive(Clone, Debug)]
 pub struct HttpAnswer {
-    /// Its status.
+    /// The status code.
     pub status: u16,
-    /// Its header fields, names in lower case.
+    /// The header fields, with names in lower case.
     pub fields: Vec<(String, String)>,
-    /// Its body.
+    /// The body.
     pub body: String,
 }
 
 impl HttpAnswer {
-    /// A header field.
+    /// Returns the value of a header field.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields
@@ -33,7 +34,7 @@ impl HttpAnswer {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
@@ -41,32 +42,32 @@ impl HttpAnswer {
 }
 
 impl HttpClient {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Errors
-    /// If nobody listens.
+    /// Returns an error if the connection is refused.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self {
             reader: BufReader::new(stream),
         })
     }
 
-    /// Sends a body, and waits for the answer.
+    /// Sends a POST request and waits for the response.
     ///
     /// # Errors
-    /// If the connection ends before.
+    /// Returns an error if the connection closes before the response is complete.
     pub fn post(&mut self, path: &str, body: &str) -> io::Result<HttpAnswer> {
         self.post_with(path, "", body)
     }
 
-    /// The same with header fields of one's own, each ended by CR and LF.
+    /// Like [`post`](Self::post), with additional header fields, each terminated by CR LF.
     ///
     /// # Errors
-    /// If the connection ends before.
+    /// Returns an error if the connection closes before the response is complete.
     pub fn post_with(&mut self, path: &str, fields: &str, body: &str) -> io::Result<HttpAnswer> {
         let length = body.len();
         self.send(
@@ -76,34 +77,36 @@ impl HttpClient {
         self.receive()
     }
 
-    /// Asks for what there is at a path.
+    /// Sends a GET request and waits for the response.
     ///
     /// # Errors
-    /// If the connection ends before.
+    /// Returns an error if the connection closes before the response is complete.
     pub fn get(&mut self, path: &str) -> io::Result<HttpAnswer> {
         self.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())?;
         self.receive()
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     ///
     /// # Errors
-    /// If the connection has ended.
+    /// Returns an error if the connection is closed.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.reader.get_mut().write_all(bytes)
     }
 
-    /// Waits for an answer.
+    /// Waits for a response.
     ///
     /// # Errors
-    /// If the connection ends before, or it is not an answer.
+    /// Returns an error if the connection closes before the response is complete, or if the
+    /// response is invalid.
     pub fn receive(&mut self) -> io::Result<HttpAnswer> {
         let first = self.line()?;
         let status = first
             .split(' ')
             .nth(1)
             .and_then(|status| status.parse().ok());
-        let status = status.ok_or_else(|| io::Error::other(format!("not an answer: {first:?}")))?;
+        let status =
+            status.ok_or_else(|| io::Error::other(format!("invalid status line: {first:?}")))?;
         let mut fields = Vec::new();
         loop {
             let line = self.line()?;
@@ -131,7 +134,7 @@ impl HttpClient {
         })
     }
 
-    /// Whether the server has ended the connection: waits for it.
+    /// Waits until the server closes the connection or sends data. Returns false if it sends data.
     #[must_use]
     pub fn is_ended(&mut self) -> bool {
         matches!(self.reader.fill_buf(), Ok([]) | Err(_))

@@ -1,12 +1,14 @@
-//! What Tidegate's stores are held to, and what they are held against.
+//! The test kit of Tidegate's stores and servers.
 //!
-//! - [`vectors`]: the worked cases in `vectors/`, for any [`Subject`] that can be told the time.
-//! - [`mod@reference`]: a naive limiter, written from the definition of a decision and sharing no code with the real ones.
-//! - `redis`: real servers, sentinels and clusters, and a proxy that does to a connection what networks do.
-//! - `http`: a client that does what it is told, byte for byte; `tools`: clients of other languages.
-//! - [`walk`]: random requests that look for trouble: at edges, next to them, and back in time.
+//! - [`vectors`]: the worked cases in `vectors/`, for any [`Subject`] with a settable time.
+//! - [`mod@reference`]: a naive limiter, written from the definition of a decision. It shares no
+//!   code with the real ones.
+//! - `redis`: real servers, sentinels and clusters, and a proxy that injects network faults.
+//! - `http`: a client that sends exactly the bytes it is given.
+//! - `tools`: clients in other languages.
+//! - [`walk`]: random requests at edge cases: at window ends, next to them, and back in time.
 //!
-//! A test kit panics where a test should fail.
+//! The test kit panics where a test should fail.
 #![allow(clippy::expect_used, clippy::panic)]
 
 #[cfg(feature = "servers")]
@@ -26,43 +28,43 @@ pub use self::folder::Folder;
 
 use tidegate_core::{Cost, Decision, Outcome};
 
-/// One thing to do to a key.
+/// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// A request of this cost.
     Check(Cost),
-    /// Something given back.
+    /// A refund of this cost.
     Refund(Cost),
-    /// A request of this cost that asks for a receipt of this number.
+    /// A request of this cost, with a receipt of this number.
     Admit(Cost, u32),
-    /// The receipt of this number is settled at this cost.
+    /// Settles the receipt of this number at this cost.
     Settle(u32, Cost),
 }
 
-/// A decision as the vectors write it, durations in the subject's ticks.
+/// A decision as the vectors write it, with durations in the subject's ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the request may go on.
+    /// True if the request is allowed.
     pub allowed: bool,
     /// The capacity in units.
     pub limit: u64,
-    /// How many requests of cost 1 would still be allowed.
+    /// The number of requests of cost 1 that would still be allowed.
     pub remaining: u64,
-    /// 0 if allowed, `None` for never.
+    /// The time until a retry succeeds: 0 if allowed, `None` if it never does.
     pub retry_after: Option<u64>,
-    /// Until the whole capacity is free.
+    /// The time until the whole capacity is free.
     pub reset_after: u64,
-    /// Until an admitted request leaves the queue.
+    /// The time until an admitted request leaves the queue.
     pub delay: u64,
 }
 
 impl Answer {
-    /// A decision with its durations rounded up to ticks of `tick_ns`.
+    /// Converts a decision, with its durations rounded up to ticks of `tick_ns`.
     #[must_use]
     pub fn of(decision: &Decision, tick_ns: u64) -> Self {
         let ticks = |duration: std::time::Duration| {
             u64::try_from(duration.as_nanos().div_ceil(u128::from(tick_ns)))
-                .expect("a duration of a decision fits")
+                .expect("a decision's duration fits in 64 bits")
         };
         Self {
             allowed: decision.is_allowed(),
@@ -79,9 +81,10 @@ impl Answer {
     }
 }
 
-/// A limiter under test: fresh, with one policy, and told the time.
+/// A limiter under test: new, with one policy and a settable time.
 pub trait Subject {
-    /// Does one thing at a time in nanoseconds since the epoch, and answers with durations in nanoseconds.
+    /// Runs one operation at a time in nanoseconds since the epoch. The decision's durations are in
+    /// nanoseconds.
     fn act(&mut self, at_ns: u64, key: &str, act: Act) -> Decision;
 }
 

@@ -1,7 +1,7 @@
 //! A naive limiter, written from the definition of a decision.
 //!
-//! It keeps whole numbers only, asks "would it fit?" by the definition's own inequality, and finds every figure by
-//! trying: `remaining`, `retry_after` and `reset_after` are searched for, not worked out.
+//! It uses only whole numbers and decides by the definition's own inequality. It finds `remaining`,
+//! `retry_after` and `reset_after` by searching, not by a formula.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tidegate_core::{Algorithm, Cost, Limit, Policy};
 
 use crate::{Act, Answer};
 
-/// A naive limiter of one policy. Its tick is a nanosecond.
+/// A naive limiter with one policy. Its tick is a nanosecond.
 pub struct Reference {
     limits: Vec<Rule>,
     keys: HashMap<String, Vec<Usage>>,
@@ -24,27 +24,28 @@ struct Rule {
     capacity: i128,
 }
 
-/// What has been used under one limit.
+/// The usage under one limit.
 #[derive(Clone)]
 enum Usage {
-    /// When the bucket is free again, in parts of a nanosecond: `limit` (in thousandths) of them make one.
+    /// The time at which the bucket is free again, in fractions of a nanosecond: `limit` (in
+    /// thousandths) of them make one.
     Bucket { free_at: i128 },
-    /// A window by its beginning, and its count.
+    /// The start of a window, and its count.
     Window { start: i128, count: i128 },
-    /// A window by its beginning, its count and that of the one before.
+    /// The start of a window, its count and the count of the previous window.
     Counter {
         start: i128,
         current: i128,
         previous: i128,
     },
-    /// Every admitted request: when, and what it took.
+    /// The time and cost of every admitted request.
     Log(Vec<(i128, i128)>),
 }
 
 const FAR_PAST: i128 = i128::MIN / 4;
 
 impl Reference {
-    /// A limiter with nothing used.
+    /// Creates a limiter without usage.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
         Self {
@@ -53,7 +54,7 @@ impl Reference {
         }
     }
 
-    /// Does one thing to a key at a time, and answers in nanoseconds.
+    /// Runs one operation on a key at a time. Durations in the result are in nanoseconds.
     pub fn act(&mut self, at_ns: u64, key: &str, act: Act) -> Answer {
         let now = i128::from(at_ns);
         let fresh = || self.limits.iter().map(Rule::fresh).collect();
@@ -64,7 +65,7 @@ impl Reference {
         match act {
             Act::Check(cost) => check(&self.limits, usages, now, thousandths(cost)),
             Act::Refund(cost) => {
-                // Giving back nothing changes nothing, as taking nothing does.
+                // A refund of 0 changes nothing, like a check of cost 0.
                 for (rule, usage) in self
                     .limits
                     .iter()
@@ -75,7 +76,7 @@ impl Reference {
                 }
                 check(&self.limits, usages, now, 0)
             }
-            Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
+            Act::Admit(..) | Act::Settle(..) => panic!("the reference does not support receipts"),
         }
     }
 }
@@ -116,7 +117,8 @@ fn check(limits: &[Rule], usages: &mut [Usage], now: i128, cost: i128) -> Answer
         .map(|(rule, usage)| rule.reset_after(usage, now))
         .max()
         .unwrap_or(0);
-    // The limit that speaks: the least remaining, or the longest wait, where never is longest. The first on a tie.
+    // The reported limit has the least remaining or, on a denial, the longest wait. Never is the
+    // longest. The first wins a tie.
     let longest = |wait: &Option<i128>| wait.unwrap_or(i128::MAX);
     let mut speaks = 0;
     for index in 1..limits.len() {
@@ -129,9 +131,7 @@ fn check(limits: &[Rule], usages: &mut [Usage], now: i128, cost: i128) -> Answer
             speaks = index;
         }
     }
-    let number = |value: i128| {
-        u64::try_from(value).expect("an answer's figure is a whole number of 64 bits")
-    };
+    let number = |value: i128| u64::try_from(value).expect("a value of a decision fits in 64 bits");
     Answer {
         allowed: all_fit,
         limit: number(limits[speaks].capacity / 1_000),
@@ -146,7 +146,8 @@ fn check(limits: &[Rule], usages: &mut [Usage], now: i128, cost: i128) -> Answer
     }
 }
 
-/// The smallest number from 0 to `most` for which `holds`, which holds for all larger ones and for `most`.
+/// Returns the smallest number from 0 to `most` for which `holds` is true. It must be true for all
+/// larger numbers up to `most`.
 fn smallest(most: i128, mut holds: impl FnMut(i128) -> bool) -> i128 {
     let (mut low, mut high) = (0, most);
     while low < high {
@@ -166,7 +167,11 @@ impl Rule {
             algorithm: limit.algorithm(),
             opens_with_first_hit: limit.opens_with_first_hit(),
             limit: i128::from(limit.limit()) * 1_000,
-            period: limit.period().as_nanos().try_into().expect("a period fits"),
+            period: limit
+                .period()
+                .as_nanos()
+                .try_into()
+                .expect("a period fits in 128 bits"),
             capacity: i128::from(limit.capacity()) * 1_000,
         }
     }
@@ -186,6 +191,7 @@ impl Rule {
                 previous: 0,
             },
             Algorithm::SlidingWindowLog => Usage::Log(Vec::new()),
+            other => unreachable!("the reference lacks {other:?}"),
         }
     }
 
@@ -197,7 +203,7 @@ impl Rule {
         }
     }
 
-    /// What is stored from the future is brought back to now.
+    /// Clamps a state from the future to now.
     fn bring_back(&self, usage: &mut Usage, now: i128) {
         match usage {
             Usage::Bucket { free_at } => {
@@ -211,7 +217,8 @@ impl Rule {
         }
     }
 
-    /// A window's counts as they stand at a time that is not before it: this window's, and the last one's.
+    /// Returns the counts of the current and the previous window at `now`, which must not be before
+    /// `start`.
     fn counts(&self, start: i128, current: i128, previous: i128, now: i128) -> (i128, i128) {
         match (now - start) / self.period {
             0 => (current, previous),
@@ -220,7 +227,7 @@ impl Rule {
         }
     }
 
-    /// Whether `cost` more fits at `now`, by the definition.
+    /// Returns true if `cost` more fits at `now`, by the definition.
     fn fits(&self, usage: &Usage, now: i128, cost: i128) -> bool {
         match usage {
             Usage::Bucket { free_at } => {
@@ -252,7 +259,7 @@ impl Rule {
             .sum()
     }
 
-    /// How long until everything that is used has gone.
+    /// Returns the time after which all usage has expired.
     fn horizon(&self) -> i128 {
         let refill = self.capacity * self.period / self.limit + 1;
         refill.max(2 * self.period)
@@ -321,7 +328,8 @@ impl Rule {
     fn give_back(&self, usage: &mut Usage, now: i128, cost: i128) {
         match usage {
             Usage::Bucket { free_at } => {
-                // Earlier, but not before now; what is free already stays as it is.
+                // Moves `free_at` back, but not before now. A bucket that is already free stays
+                // unchanged.
                 *free_at = (*free_at - cost * self.period)
                     .max(now * self.limit)
                     .min(*free_at);

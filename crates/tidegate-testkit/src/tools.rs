@@ -1,26 +1,26 @@
-//! Clients of other languages, where `cargo xtask test` has put them.
+//! Paths of the clients in other languages that `cargo xtask test` installs.
 
 use std::path::{Path, PathBuf};
 
-/// The folder that `cargo xtask test` puts them in.
+/// Returns the folder that `cargo xtask test` installs them in.
 #[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools")
 }
 
-/// A Python that has redis-py.
+/// Returns a Python interpreter with redis-py.
 #[must_use]
 pub fn python() -> PathBuf {
     there("python/bin/python")
 }
 
-/// schemathesis, which asks a server what its OpenAPI document says it answers.
+/// Returns schemathesis, which tests a server against its OpenAPI document.
 #[must_use]
 pub fn schemathesis() -> PathBuf {
     there("python/bin/schemathesis")
 }
 
-/// The folder that Node.js finds ioredis and node-redis in.
+/// Returns the folder in which Node.js finds ioredis and node-redis.
 #[must_use]
 pub fn node_modules() -> PathBuf {
     there("node/node_modules")
@@ -30,7 +30,7 @@ fn there(path: &str) -> PathBuf {
     let path = folder().join(path);
     assert!(
         path.exists(),
-        "{} is not there: `cargo xtask test` installs it",
+        "{} is missing: `cargo xtask test` installs it",
         path.display()
     );
     path

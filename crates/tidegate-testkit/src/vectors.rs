@@ -1,4 +1,4 @@
-//! The worked cases in `vectors/`.
+//! The worked cases in `vectors/`, and the code that runs them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,20 +8,20 @@ use tidegate_core::{Cost, Policy};
 
 use crate::{Act, Answer, Subject};
 
-/// Durations in the vectors are in microseconds.
+/// The tick of the vectors: their durations are in microseconds.
 pub const TICK_NS: u64 = 1_000;
 
-/// One case: it starts with nothing stored.
+/// One case. It starts with an empty store.
 #[derive(Deserialize)]
 pub struct Case {
-    /// The policy, as a person would write it.
+    /// The policy, as a user would write it.
     pub policy: String,
-    /// What goes in and what must come out, in order.
+    /// The operations and their expected results, in order.
     pub steps: Vec<Step>,
-    /// What the case shows, where that is said.
+    /// A note about the case, or an empty string.
     #[serde(default)]
     pub note: String,
-    /// The file and line it stands in.
+    /// The file and line of the case.
     #[serde(skip)]
     pub place: String,
 }
@@ -46,25 +46,29 @@ pub struct Step {
 }
 
 impl Step {
-    /// What the step does.
+    /// Returns the operation of the step.
     #[must_use]
     pub fn act(&self) -> Act {
-        let cost = |text: &RawValue| text.get().parse::<Cost>().expect("a vector's cost is one");
+        let cost = |text: &RawValue| {
+            text.get()
+                .parse::<Cost>()
+                .expect("a vector's cost is valid")
+        };
         let number = |name: &str| {
             name.trim_start_matches('r')
                 .parse()
-                .expect("receipts are called r1, r2, …")
+                .expect("receipts are named r1, r2, …")
         };
         match (&self.cost, &self.refund, &self.receipt, &self.settle) {
             (Some(text), None, None, None) => Act::Check(cost(text)),
             (None, Some(text), None, None) => Act::Refund(cost(text)),
             (Some(text), None, Some(name), None) => Act::Admit(cost(text), number(name)),
             (Some(text), None, None, Some(name)) => Act::Settle(number(name), cost(text)),
-            _ => panic!("a step has either a cost or a refund"),
+            _ => panic!("invalid step: expected either a cost or a refund"),
         }
     }
 
-    /// What must come out.
+    /// Returns the expected result.
     #[must_use]
     pub fn expected(&self) -> Answer {
         Answer {
@@ -78,13 +82,13 @@ impl Step {
     }
 }
 
-/// The folder that the vectors are in.
+/// Returns the folder of the vectors.
 #[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors")
 }
 
-/// Every case of every file, in order of their names.
+/// Returns every case of every file, in the order of the file names.
 #[must_use]
 pub fn all() -> Vec<Case> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder())
@@ -121,7 +125,8 @@ fn cases(file: &Path) -> Vec<Case> {
     text.lines().enumerate().map(read).collect()
 }
 
-/// Runs every case through subjects that `start` makes, one a case, and panics at the first difference in any field.
+/// Runs every case. `start` creates one subject per case. Panics at the first difference in any
+/// field.
 pub fn run<S: Subject>(mut start: impl FnMut(Policy) -> S) {
     for case in all() {
         let policy = case

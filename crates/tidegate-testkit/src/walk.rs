@@ -1,11 +1,11 @@
-//! Random policies and requests that look for trouble.
+//! Random policies and requests that look for edge cases.
 
 use fastrand::Rng;
 use tidegate_core::{Algorithm, Anchor, Cost, Limit, Policy, Rate};
 
 use crate::{Act, Answer};
 
-/// A random limit of one algorithm: most are of everyday size, some at the ends of what is allowed.
+/// Returns a random limit of an algorithm. Most have everyday sizes, some are at the bounds.
 pub fn limit(random: &mut Rng, algorithm: Algorithm) -> Limit {
     loop {
         let units = units(
@@ -23,7 +23,7 @@ pub fn limit(random: &mut Rng, algorithm: Algorithm) -> Limit {
         if algorithm == Algorithm::FixedWindow && random.bool() {
             limit = limit.anchor(Anchor::FirstHit);
         }
-        // A burst that takes more than a century to refill is refused: draw again.
+        // A burst that takes more than a century to refill is invalid: draw again.
         if Policy::new([limit]).is_ok() {
             return limit;
         }
@@ -51,19 +51,19 @@ fn period(random: &mut Rng) -> std::time::Duration {
     })
 }
 
-/// Where a walk is: the next request depends on what the last one was told.
+/// A random walk. The next request depends on the last result.
 pub struct Walk {
     random: Rng,
     now: u64,
     capacity: u64,
     period: u64,
     last: Option<Answer>,
-    /// Whether the clock may also step back.
+    /// True if the clock may also step back.
     pub steps_back: bool,
 }
 
 impl Walk {
-    /// A walk for a policy, at some time of this century.
+    /// Creates a walk for a policy that starts at a random time in this century.
     pub fn new(random: &mut Rng, policy: &Policy) -> Self {
         let tightest = policy
             .limits()
@@ -87,7 +87,7 @@ impl Walk {
         }
     }
 
-    /// When to do what.
+    /// Returns the time and the operation of the next step.
     pub fn next_step(&mut self) -> (u64, Act) {
         self.step_time();
         let cost = self.cost();
@@ -99,7 +99,7 @@ impl Walk {
         (self.now, act)
     }
 
-    /// Hands back what was answered.
+    /// Records the result of the last step.
     pub fn learn(&mut self, answer: Answer) {
         self.last = Some(answer);
     }
@@ -129,7 +129,7 @@ impl Walk {
             self.now -= back;
             return;
         }
-        // Stays in this millennium, so that nothing saturates.
+        // Stays in this millennium, so that no value saturates.
         self.now = self
             .now
             .saturating_add(forward)

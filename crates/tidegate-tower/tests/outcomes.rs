@@ -1,4 +1,4 @@
-//! What is charged by the outcome, and what is shaped.
+//! Charging by the outcome, and traffic shaping.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ fn request(path: &str) -> Incoming {
     Request::get(path).body(Full::default()).unwrap()
 }
 
-/// Answers with the status that the path is.
+/// Responds with the status that is the path.
 async fn status_of_path(request: Incoming) -> Result<Response<Full<Bytes>>, Infallible> {
     let status = request
         .uri()
@@ -54,7 +54,7 @@ async fn status_of_path(request: Incoming) -> Result<Response<Full<Bytes>>, Infa
 }
 
 #[tokio::test]
-async fn only_some_answers_count() {
+async fn only_matching_responses_count() {
     let limits = limits("3/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
     let service = RateLimitLayer::new(limits.clone()).layer(service_fn(status_of_path));
     let status = async |path| {
@@ -73,14 +73,14 @@ async fn only_some_answers_count() {
     for _ in 0..3 {
         assert_eq!(status("/401").await, 401);
     }
-    // From now on nobody gets in, whatever the password.
+    // From now on every request is denied, even one with the right password.
     assert_eq!(status("/200").await, 429);
     assert_eq!(limits.gate().counters()[0].refunds, 10);
 }
 
-/// A burst in parallel, before any of it has an answer, gets no further than the limit.
+/// A parallel burst cannot exceed the limit, even before any of its requests has a response.
 #[tokio::test]
-async fn a_burst_in_parallel_gets_no_further() {
+async fn a_parallel_burst_cannot_exceed_the_limit() {
     let limits = limits("5/365 days").count_when(|reply| reply.status == StatusCode::UNAUTHORIZED);
     let (started, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
     let (counted, opened) = (Arc::clone(&started), Arc::clone(&gate));
@@ -112,7 +112,7 @@ async fn a_burst_in_parallel_gets_no_further() {
     assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 5);
 }
 
-/// Polls an answer once, and goes away.
+/// Polls a future once and drops it, like a client that disconnects.
 fn poll_once_and_drop<F: Future>(future: F) {
     assert!(
         pin!(future)
@@ -122,7 +122,7 @@ fn poll_once_and_drop<F: Future>(future: F) {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
+async fn a_disconnect_and_a_panic_refund_the_cost() {
     let limits = limits("9/365 days").count_when(|_| true);
     let layer = RateLimitLayer::new(limits.clone());
     let never = layer.layer(service_fn(|_: Incoming| {
@@ -143,7 +143,7 @@ async fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
     }));
     assert!(fails.oneshot(request("/")).await.is_err());
     assert_eq!(left(&limits), 9);
-    // Unless it is said that such count.
+    // `count_aborted` charges such requests.
     let counted = self::limits("9/365 days")
         .count_when(|_| true)
         .count_aborted();
@@ -152,7 +152,7 @@ async fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
     }));
     poll_once_and_drop(never.oneshot(request("/")));
     assert_eq!(left(&counted), 8);
-    // What is not charged by its outcome stays taken.
+    // A request that is not charged by its outcome stays charged.
     let plain = self::limits("9/365 days");
     let never = RateLimitLayer::new(plain.clone()).layer(service_fn(|_: Incoming| {
         std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
@@ -162,7 +162,7 @@ async fn a_client_that_goes_away_and_a_handler_that_panics_give_back() {
 }
 
 #[tokio::test]
-async fn settled_by_the_head_of_the_answer() {
+async fn the_response_head_can_settle_the_cost() {
     let cost =
         |reply: &http::response::Parts| reply.headers.get("x-cost")?.to_str().ok()?.parse().ok();
     let limits = limits("100/365 days").cost(|_| 50).settle_by(move |reply| {
@@ -175,7 +175,7 @@ async fn settled_by_the_head_of_the_answer() {
 }
 
 #[tokio::test]
-async fn settled_by_the_bytes_that_were_sent() {
+async fn the_bytes_sent_can_settle_the_cost() {
     let limits = limits("100/365 days").cost(|_| 100).settle_by_bytes(2);
     let service = RateLimitLayer::new(limits.clone()).layer(service_fn(|_: Incoming| async {
         let frames = ["0123", "45"]
@@ -186,7 +186,11 @@ async fn settled_by_the_bytes_that_were_sent() {
         Ok::<_, Infallible>(Response::new(StreamBody::new(Streamed(stream))))
     }));
     let whole = service.clone().oneshot(request("/")).await.unwrap();
-    assert_eq!(left(&limits), 0, "all is taken until the body has ended");
+    assert_eq!(
+        left(&limits),
+        0,
+        "the estimate is charged until the body ends"
+    );
     assert_eq!(
         whole.into_body().collect().await.unwrap().to_bytes(),
         "012345"
@@ -197,14 +201,14 @@ async fn settled_by_the_bytes_that_were_sent() {
         .reset("default", b"global", None)
         .await
         .unwrap();
-    // The client goes away after the first of two frames.
+    // The client disconnects after the first of two frames.
     let mut half = service.oneshot(request("/")).await.unwrap().into_body();
     half.frame().await.unwrap().unwrap();
     drop(half);
     assert_eq!(left(&limits), 98);
 }
 
-/// A stream of what is there already.
+/// A stream of items that are ready.
 struct Streamed<I>(I);
 
 impl<I: Iterator + Unpin> futures_core::Stream for Streamed<I> {
@@ -216,7 +220,7 @@ impl<I: Iterator + Unpin> futures_core::Stream for Streamed<I> {
 }
 
 #[tokio::test]
-async fn settled_by_what_the_handler_tells() {
+async fn the_handler_can_settle_the_cost() {
     let limits = limits("1000/365 days").cost(|_| 500).settle();
     let service =
         RateLimitLayer::new(limits.clone()).layer(service_fn(|request: Incoming| async move {
@@ -237,7 +241,7 @@ async fn settled_by_what_the_handler_tells() {
             Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("done"))))
         }));
     let mut used = Vec::new();
-    for path in ["/set", "/add", "/untold"] {
+    for path in ["/set", "/add", "/unset"] {
         let before = left(&limits);
         service
             .clone()
@@ -250,14 +254,14 @@ async fn settled_by_what_the_handler_tells() {
             .unwrap();
         used.push(before - left(&limits));
     }
-    // What nobody tells is kept as it was taken.
+    // If the handler sets no charge, the estimate stays charged.
     assert_eq!(used, [20, 4, 500]);
     limits
         .gate()
         .reset("default", b"global", None)
         .await
         .unwrap();
-    // What had been spent when the client went away.
+    // The charge set before the client disconnected is kept.
     poll_once_and_drop(service.oneshot(request("/gone")));
     assert_eq!(left(&limits), 997);
 }
@@ -277,7 +281,7 @@ fn shaped(clock: &ManualClock) -> Limits {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaky_bucket_shapes() {
+async fn a_leaky_bucket_delays_requests() {
     let limits = shaped(&ManualClock::new());
     let mut service = RateLimitLayer::new(limits.clone()).layer(service_fn(status_of_path));
     let started = tokio::time::Instant::now();
@@ -288,17 +292,17 @@ async fn a_leaky_bucket_shapes() {
     let mut seen = Vec::new();
     for answer in answers {
         let response = answer.await.unwrap();
-        let told = response
+        let retry_after = response
             .headers()
             .get("retry-after")
             .map(|value| value.to_str().unwrap().to_owned());
         seen.push((
             response.status().as_u16(),
             started.elapsed().as_secs(),
-            told,
+            retry_after,
         ));
     }
-    // The fourth would have had to wait for three seconds: one too long.
+    // The fourth request would have to wait for three seconds, one more than allowed.
     let expected = [
         (200, 0, None),
         (200, 1, None),
@@ -306,15 +310,16 @@ async fn a_leaky_bucket_shapes() {
         (429, 2, Some("1".to_owned())),
     ];
     assert_eq!(seen, expected);
-    assert_eq!(left(&limits), 7, "what was not let in is given back");
+    assert_eq!(left(&limits), 7, "a denied request is refunded");
 }
 
 #[tokio::test(start_paused = true)]
-async fn c3_a_cancelled_waiters_place_stays_empty() {
+async fn c3_the_slot_of_a_cancelled_waiter_stays_empty() {
     let limits = shaped(&ManualClock::new()).shape(Duration::from_secs(20));
     let service = RateLimitLayer::new(limits.clone()).layer(service_fn(status_of_path));
     let started = tokio::time::Instant::now();
-    // Five leave at 0 to 4 seconds. The first leaves at once, and three go away while they wait.
+    // Five requests are scheduled at 0 to 4 seconds. The first passes at once, and three are
+    // cancelled while they wait.
     let mut waiting: Vec<_> = (0..5)
         .map(|_| Box::pin(service.clone().oneshot(request("/200"))))
         .collect();
@@ -323,7 +328,7 @@ async fn c3_a_cancelled_waiters_place_stays_empty() {
     }
     waiting.drain(0..4);
     assert_eq!(left(&limits), 5);
-    // Later requests leave behind the last of them, one a second.
+    // Later requests are scheduled after the last of them, one per second.
     let later: Vec<_> = (0..5)
         .map(|_| Box::pin(service.clone().oneshot(request("/200"))))
         .collect();
@@ -338,6 +343,6 @@ async fn c3_a_cancelled_waiters_place_stays_empty() {
 
 #[test]
 #[should_panic(expected = "limits without a limit")]
-fn a_layer_that_limits_nobody_is_found_at_the_start() {
+fn a_layer_without_limits_panics_at_startup() {
     let _ = RateLimitLayer::new(Limits::new(Gate::memory(PolicySet::new())));
 }

@@ -1,4 +1,4 @@
-//! axum, hyper and tonic over real sockets: exactly the limit passes, and clients are told the truth.
+//! axum, hyper and tonic over real sockets. Exactly the limit passes, and the headers are correct.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -26,7 +26,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower::Layer;
 
-/// Nothing of it comes back while a test runs.
+/// The period is so long that nothing refills during a test.
 const LIMIT: &str = "200/365 days";
 
 fn per_address() -> RateLimitLayer {
@@ -38,19 +38,19 @@ fn router() -> Router {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn axum() {
+async fn axum_passes_exactly_the_limit() {
     let address = serve(router().layer(per_address())).await;
     assert_eq!(passed_of_64_connections(address, 10).await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hyper() {
+async fn hyper_passes_exactly_the_limit() {
     let (listener, address) = listen().await;
     let layer = per_address();
     tokio::spawn(async move {
         loop {
             let (stream, peer) = listener.accept().await.unwrap();
-            // A layer of its own for each connection: clones share.
+            // Each connection has its own clone of the layer, and clones share their state.
             let service = layer.clone().layer(tower::service_fn(
                 |_: Request<hyper::body::Incoming>| async {
                     Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello"))))
@@ -69,7 +69,7 @@ async fn hyper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tonic() {
+async fn tonic_passes_exactly_the_limit() {
     let (listener, address) = listen().await;
     let (_reporter, health) = tonic_health::server::health_reporter();
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
@@ -89,7 +89,7 @@ async fn tonic() {
                             assert!(response.metadata().get("ratelimit").is_some());
                             passed += 1;
                         }
-                        Err(status) => assert_told_in_grpc(&status),
+                        Err(status) => assert_grpc_denial(&status),
                     }
                 }
                 passed
@@ -103,7 +103,7 @@ async fn tonic() {
     assert_eq!(passed, 200);
 }
 
-fn assert_told_in_grpc(status: &tonic::Status) {
+fn assert_grpc_denial(status: &tonic::Status) {
     use tonic_types::StatusExt;
     assert_eq!(status.code(), Code::ResourceExhausted);
     let wait = status
@@ -111,7 +111,7 @@ fn assert_told_in_grpc(status: &tonic::Status) {
         .unwrap()
         .retry_delay
         .unwrap();
-    // 365 days for 200: one in 157,680 s.
+    // 200 in 365 days: one in 157,680 s.
     assert!(
         wait > Duration::from_secs(157_000) && wait <= Duration::from_secs(157_680),
         "{wait:?}"
@@ -129,7 +129,7 @@ fn assert_told_in_grpc(status: &tonic::Status) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_told_is_a_structured_field_and_true() {
+async fn headers_are_structured_fields_and_match_the_decision() {
     let limits = Limits::memory(
         "fixed_window 3/365 days".parse().unwrap(),
         key::client_address(),
@@ -172,9 +172,10 @@ async fn what_is_told_is_a_structured_field_and_true() {
     );
 }
 
-/// curl waits as long as Retry-After says, and asks again: once is enough, or it was not true.
+/// curl waits as long as Retry-After says and retries. One retry is enough if the header is
+/// correct.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_as_it_is_told_has_to_ask_once_more() {
+async fn one_retry_after_the_reported_wait_succeeds() {
     let limits = Limits::memory("1 per 2 seconds".parse().unwrap(), key::client_address());
     let gate = limits.gate().clone();
     let address = serve(router().layer(RateLimitLayer::new(limits))).await;
@@ -197,7 +198,7 @@ async fn a_client_that_does_as_it_is_told_has_to_ask_once_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_behind_a_proxy_are_told_apart_and_cannot_choose() {
+async fn clients_behind_a_proxy_are_separate_and_cannot_spoof_an_address() {
     let limits = Limits::memory(
         "1/365 days".parse().unwrap(),
         ClientAddress::behind(["127.0.0.0/8"]).unwrap(),
@@ -223,16 +224,16 @@ async fn clients_behind_a_proxy_are_told_apart_and_cannot_choose() {
     );
 }
 
-fn book(failure: FailurePolicy) -> PolicySet {
+fn policies(failure: FailurePolicy) -> PolicySet {
     let rules = |text: &str| Rules::new(text.parse().unwrap()).failure_policy(failure);
     PolicySet::new()
         .with("address", rules(LIMIT))
-        .and_then(|book| book.with("user", rules("150/365 days")))
+        .and_then(|policies| policies.with("user", rules("150/365 days")))
         .unwrap()
 }
 
 async fn on_redis(url: &str, failure: FailurePolicy) -> (SocketAddr, Limits<RedisStore>) {
-    let gate = Gate::new(RedisStore::connect(url).await.unwrap(), book(failure));
+    let gate = Gate::new(RedisStore::connect(url).await.unwrap(), policies(failure));
     let limits = Limits::new(gate)
         .limit("address", key::client_address())
         .unwrap();
@@ -244,14 +245,14 @@ async fn on_redis(url: &str, failure: FailurePolicy) -> (SocketAddr, Limits<Redi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn axum_on_redis_by_two_keys() {
+async fn axum_on_redis_enforces_two_keys() {
     let redis = RedisServer::start();
     let (address, limits) = on_redis(
         &format!("{}?timeout=5s", redis.url()),
         FailurePolicy::Closed,
     )
     .await;
-    // All without a user are one.
+    // All requests without a user share one key.
     assert_eq!(passed_of_64_connections(address, 4).await, 150);
     let left = limits
         .gate()
@@ -262,12 +263,12 @@ async fn axum_on_redis_by_two_keys() {
     assert_eq!(
         left.remaining(),
         Some(50),
-        "what one denied took nothing from the other"
+        "a denial by one policy charges nothing to the other"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_gone() {
+async fn the_failure_policy_applies_during_a_redis_outage() {
     for failure in [
         FailurePolicy::Open,
         FailurePolicy::Closed,
@@ -282,7 +283,7 @@ async fn redis_gone() {
         assert_eq!(
             answer.header("ratelimit"),
             None,
-            "nothing is made up: {answer:?}"
+            "expected no state without the store: {answer:?}"
         );
         assert!(answer.header("ratelimit-policy").is_some());
         if failure == FailurePolicy::Closed {
@@ -311,7 +312,7 @@ async fn redis_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_peer_the_answer_says_what_to_do() {
+async fn a_missing_peer_address_is_reported_in_the_response() {
     let (listener, address) = listen().await;
     let router = router().layer(per_address());
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -327,7 +328,7 @@ async fn without_the_peer_the_answer_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dialects_closures_and_cross_origin() {
+async fn header_formats_closures_and_cors_are_applied() {
     let limits = Limits::memory("1/365 days".parse().unwrap(), key::global())
         .headers(HeaderFormat::Envoy)
         .cors()
@@ -368,9 +369,9 @@ async fn dialects_closures_and_cross_origin() {
     assert_eq!(connection.get("/healthz", &[]).await.status, StatusCode::OK);
 }
 
-/// The limiter below is asked by hand, as a program would that has no layer: both count for one policy.
+/// The test checks the gate directly, like a program without a layer. Both count for one policy.
 #[tokio::test]
-async fn a_gate_is_shared_with_the_rest_of_the_program() {
+async fn a_gate_can_be_shared_with_the_rest_of_the_program() {
     let limits = Limits::memory(
         "3/365 days".parse().unwrap(),
         key::from_fn(|_| Some("user:42".to_owned())),
@@ -390,7 +391,7 @@ async fn a_gate_is_shared_with_the_rest_of_the_program() {
         connection.get("/", &[]).await.status,
         StatusCode::TOO_MANY_REQUESTS
     );
-    // And a limiter of its own counts for itself.
+    // A separate limiter has its own counters.
     assert!(
         Limiter::memory("3/365 days".parse().unwrap())
             .check("user:42")

@@ -31,7 +31,7 @@ async fn per_user(user: u64) -> Result<u64, AppError> {
 }
 
 #[rate_limit("3/365 days")]
-async fn together(number: i64) -> Result<i64, AppError> {
+async fn shared(number: i64) -> Result<i64, AppError> {
     if number < 0 {
         return Err(AppError::Negative);
     }
@@ -72,20 +72,20 @@ struct Other {
 }
 
 impl Other {
-    /// The lock is not held while the store is asked.
+    /// The lock is not held during the call to the store.
     #[rate_limit("1/365 days", key = self.name.lock().unwrap())]
     async fn method(&self) -> Result<(), AppError> {
         Ok(())
     }
 }
 
-fn goes_anywhere<T: Send>(value: T) -> T {
+fn assert_send<T: Send>(value: T) -> T {
     value
 }
 
 #[tokio::test]
-async fn functions() {
-    drop(goes_anywhere(
+async fn functions_are_limited() {
+    drop(assert_send(
         Other {
             name: String::new().into(),
         }
@@ -102,26 +102,23 @@ async fn functions() {
             .retry_after()
             .is_some_and(|wait| wait.as_secs() > 1_000_000)
     );
-    let told = limited.to_string();
+    let message = limited.to_string();
     assert!(
-        told.contains("attribute.per_user: token_bucket 2/365 days; try again in"),
-        "{told}"
+        message.contains("attribute.per_user: token_bucket 2/365 days; try again in"),
+        "{message}"
     );
     assert_eq!(per_user(2).await.unwrap(), 4);
-    // What fails for another reason was a call all the same.
-    assert!(matches!(together(-1).await, Err(AppError::Negative)));
-    assert_eq!(
-        (together(1).await.unwrap(), together(2).await.unwrap()),
-        (1, 2)
-    );
-    assert!(matches!(together(3).await, Err(AppError::Limited(_))));
+    // A call that fails for another reason counts, too.
+    assert!(matches!(shared(-1).await, Err(AppError::Negative)));
+    assert_eq!((shared(1).await.unwrap(), shared(2).await.unwrap()), (1, 2));
+    assert!(matches!(shared(3).await, Err(AppError::Limited(_))));
     assert_eq!(
         (generic("a").await.as_deref(), generic("a").await),
         (Some("a"), None)
     );
     let service = Service { name: "s" };
     assert!(service.method().await.is_ok() && service.method().await.is_err());
-    // A method of the same name, of another type, counts for itself.
+    // A method of the same name on another type counts separately.
     assert!(
         Other {
             name: "s".to_owned().into()
@@ -133,14 +130,14 @@ async fn functions() {
 }
 
 #[tokio::test]
-async fn costs_and_tiers() {
+async fn costs_and_tiers_are_applied() {
     let mut user = User {
         name: "ann".to_owned(),
         tier: "",
     };
     assert!(search(&user, 4.5).await.is_ok());
     assert!(search(&user, 1.0).await.is_err());
-    // Each tier counts apart.
+    // Each tier counts separately.
     user.tier = "gold";
     assert!(search(&user, 20.0).await.is_ok());
     assert!(search(&user, 0.001).await.is_err());
@@ -157,12 +154,12 @@ async fn costs_and_tiers() {
 }
 
 #[derive(serde::Deserialize)]
-struct Who {
+struct Params {
     who: String,
 }
 
 #[rate_limit("fixed_window 1/365 days", key = query.who)]
-async fn handler(Query(query): Query<Who>) -> String {
+async fn handler(Query(query): Query<Params>) -> String {
     format!("hello {}", query.who)
 }
 
@@ -177,19 +174,19 @@ async fn fallible() -> Result<String, StatusCode> {
 }
 
 #[tokio::test]
-async fn handlers() {
+async fn handlers_respond_with_429() {
     let router = Router::new()
         .route("/", get(handler))
         .route("/opaque", get(opaque))
         .route("/fallible", get(fallible));
-    let ask = async |path: &str| {
+    let send = async |path: &str| {
         router
             .clone()
             .oneshot(Request::get(path).body(Body::empty()).unwrap())
             .await
             .unwrap()
     };
-    let first = ask("/?who=ann").await;
+    let first = send("/?who=ann").await;
     assert_eq!(first.status(), StatusCode::OK);
     assert_eq!(
         first.headers()["ratelimit-policy"],
@@ -201,7 +198,7 @@ async fn handlers() {
             .unwrap(),
         "hello ann"
     );
-    let denied = ask("/?who=ann").await;
+    let denied = send("/?who=ann").await;
     assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(denied.headers()["content-type"], "application/problem+json");
     assert!(
@@ -219,12 +216,15 @@ async fn handlers() {
         serde_json::from_slice::<serde_json::Value>(&problem).unwrap()["status"],
         429
     );
-    assert_eq!(ask("/?who=bob").await.status(), StatusCode::OK);
-    assert_eq!(ask("/opaque").await.status(), StatusCode::CREATED);
-    assert_eq!(ask("/opaque").await.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(ask("/fallible").await.status(), StatusCode::IM_A_TEAPOT);
+    assert_eq!(send("/?who=bob").await.status(), StatusCode::OK);
+    assert_eq!(send("/opaque").await.status(), StatusCode::CREATED);
     assert_eq!(
-        ask("/fallible").await.status(),
+        send("/opaque").await.status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
+    assert_eq!(send("/fallible").await.status(), StatusCode::IM_A_TEAPOT);
+    assert_eq!(
+        send("/fallible").await.status(),
         StatusCode::TOO_MANY_REQUESTS
     );
 }

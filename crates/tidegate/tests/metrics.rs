@@ -1,4 +1,4 @@
-//! What is exported of a gate: as many series with many keys as with one.
+//! Exported metrics of a gate. The number of series does not depend on the number of keys.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use opentelemetry::metrics::MeterProvider;
@@ -63,12 +63,12 @@ fn prometheus() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prometheus_of_a_store_that_fails() {
+async fn prometheus_reports_a_failing_store() {
     let mut redis = RedisServer::start();
-    let book = PolicySet::new()
+    let policies = PolicySet::new()
         .with("api", Rules::new("10/365 days".parse().unwrap()))
         .unwrap();
-    let gate = Gate::connect(&redis.url(), book).await.unwrap();
+    let gate = Gate::connect(&redis.url(), policies).await.unwrap();
     let mut registry = Registry::default();
     tidegate::prometheus::register(&mut registry, &gate);
     gate.check("api", "k").await.unwrap();
@@ -130,11 +130,11 @@ fn opentelemetry() {
     }));
 }
 
-/// Counts events, and keeps what they say.
+/// Records the text of all events.
 #[derive(Default)]
-struct Heard(std::sync::Mutex<Vec<String>>);
+struct EventRecorder(std::sync::Mutex<Vec<String>>);
 
-impl tracing::Subscriber for Heard {
+impl tracing::Subscriber for EventRecorder {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.target() == "tidegate"
     }
@@ -165,15 +165,15 @@ impl tracing::Subscriber for Heard {
 }
 
 #[test]
-fn denials_are_events() {
+fn denials_emit_events() {
     use tidegate::tower::{Limits, RateLimitLayer, key};
     use tower::{Layer, ServiceExt, service_fn};
     let layer = RateLimitLayer::new(Limits::memory("1/365 days".parse().unwrap(), key::global()));
     let service = layer.layer(service_fn(|_: axum::http::Request<()>| async {
         Ok::<_, std::convert::Infallible>(axum::http::Response::new(axum::body::Body::empty()))
     }));
-    let heard = std::sync::Arc::new(Heard::default());
-    tracing::subscriber::with_default(std::sync::Arc::clone(&heard), || {
+    let recorder = std::sync::Arc::new(EventRecorder::default());
+    tracing::subscriber::with_default(std::sync::Arc::clone(&recorder), || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
@@ -183,7 +183,7 @@ fn denials_are_events() {
                 .unwrap();
         }
     });
-    let events = heard.0.lock().unwrap();
+    let events = recorder.0.lock().unwrap();
     assert_eq!(events.len(), 2, "{events:?}");
     assert!(
         events[0].contains(r#"policy="default""#) && events[0].contains("message=request denied"),

@@ -1,4 +1,4 @@
-//! Hostile connections.
+//! Attacks with hostile connections.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,11 +9,12 @@ use super::target::Target;
 
 const CHECK: &str = r#"{"limits": "1000000/second", "key": "k"}"#;
 
-/// Preface and settings of HTTP/2, with a window of 0 for every stream.
+/// The preface and settings of HTTP/2, with a window of 0 for every stream.
 const CLOSED_WINDOWS: &[u8] =
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0";
 
-/// Acknowledgements of pings that were never sent, which a library logs, into a log that nothing reads.
+/// Sends acknowledgements of pings that were never sent. A library logs them, and the log is not
+/// read.
 pub(super) fn log_flood(duration: Duration) -> anyhow::Result<Finding> {
     let target = Target::start_with_log("")?;
     let acks = [0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8].repeat(1_000);
@@ -37,7 +38,7 @@ pub(super) fn log_flood(duration: Duration) -> anyhow::Result<Finding> {
     }
     let dropped = target.metric("tidegate_log_lines_dropped_total")?;
     let figures = format!(
-        "{} MB of acks sent, {dropped} log lines dropped, {answered} checks answered",
+        "{} MB of acks sent, {dropped} log lines dropped, {answered} checks succeeded",
         sent / 1_000_000
     );
     Ok(Finding {
@@ -46,7 +47,7 @@ pub(super) fn log_flood(duration: Duration) -> anyhow::Result<Finding> {
     })
 }
 
-/// Batches whose answers the client never takes.
+/// Sends batches and never reads the responses.
 pub(super) fn closed_windows(duration: Duration) -> anyhow::Result<Finding> {
     let target = Target::start("bounds = { write_timeout = \"2s\", body_timeout = \"2s\" }\n")?;
     let before = target.memory()?;
@@ -64,7 +65,7 @@ pub(super) fn closed_windows(duration: Duration) -> anyhow::Result<Finding> {
     }
     let is_served = target.client()?.post("/v1/check", CHECK)?.status == 200;
     let figures = format!(
-        "{} connections with 50 answers each; memory grew by {most} MiB at most",
+        "{} connections with 50 responses each; memory grew by at most {most} MiB",
         held.len()
     );
     Ok(Finding {
@@ -77,7 +78,7 @@ fn closed_window(address: SocketAddr, body: &[u8]) -> anyhow::Result<TcpStream> 
     let mut stream = TcpStream::connect(address)?;
     stream.set_write_timeout(Some(Duration::from_secs(2)))?;
     stream.write_all(CLOSED_WINDOWS)?;
-    // Its settings, its acknowledgement of ours, and its window.
+    // The server's settings, its acknowledgement of ours, and its window update.
     stream.read_exact(&mut [0; 9 + 24 + 9 + 13])?;
     let mut block = Vec::new();
     for (name, value) in [
@@ -140,7 +141,7 @@ pub(super) fn before_auth(_: Duration) -> anyhow::Result<Finding> {
     })
 }
 
-/// Heads, bodies and commands that never come whole; beside them a healthy client.
+/// Sends heads, bodies and commands that stay incomplete, beside a healthy client.
 pub(super) fn stalls(duration: Duration) -> anyhow::Result<Finding> {
     let target = Target::start("")?;
     let kinds: [(SocketAddr, &[u8]); 4] = [
@@ -164,16 +165,16 @@ pub(super) fn stalls(duration: Duration) -> anyhow::Result<Finding> {
     let mut client = target.client()?;
     let (started, mut slowest, mut answered) = (Instant::now(), Duration::ZERO, 0_u64);
     while started.elapsed() < duration {
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         anyhow::ensure!(
             client.post("/v1/check", CHECK)?.status == 200,
             "a healthy client was refused"
         );
-        slowest = slowest.max(asked.elapsed());
+        slowest = slowest.max(sent_at.elapsed());
         answered += 1;
     }
     let figures = format!(
-        "{} stalled; {answered} healthy answers, the slowest after {slowest:.1?}",
+        "{} stalled; {answered} healthy responses, the slowest after {slowest:.1?}",
         held.len()
     );
     Ok(Finding {

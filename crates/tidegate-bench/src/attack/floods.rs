@@ -32,7 +32,7 @@ enum Flood {
 }
 
 impl Flood {
-    /// Asks about new keys until the end, and returns how many.
+    /// Checks new keys until `is_over`, and returns their number.
     fn run(self, target: &Target, worker: u64, is_over: &AtomicBool) -> anyhow::Result<u64> {
         let mut next = worker << 40;
         match self {
@@ -66,7 +66,7 @@ impl Flood {
                     let mut count = 0;
                     while count < 1_000 {
                         let read = stream.read(&mut replies)?;
-                        anyhow::ensure!(read > 0, "the server has closed the connection");
+                        anyhow::ensure!(read > 0, "the server closed the connection");
                         count += replies[..read].iter().filter(|byte| **byte == b'*').count();
                     }
                 }
@@ -76,7 +76,8 @@ impl Flood {
     }
 }
 
-/// Asks as the client ten times a second under a flood, and returns how often it passed, was asked, and new keys a second.
+/// Checks the client's key ten times a second under a flood. Returns the number of allowed checks,
+/// the number of checks, and the new keys a second.
 fn under(flood: Flood, target: &Target, duration: Duration) -> anyhow::Result<(u64, u64, u64)> {
     let (is_over, keys) = (AtomicBool::new(false), AtomicU64::new(0));
     let started = Instant::now();
@@ -111,7 +112,7 @@ fn is_allowed(client: &mut HttpClient, body: &str) -> anyhow::Result<bool> {
     Ok(client.post("/v1/check", body)?.json()["allowed"] == true)
 }
 
-/// The most that a window of a minute admits in so long.
+/// The most that a window of a minute admits in this time.
 fn most(duration: Duration) -> u64 {
     5 * (duration.as_secs() / 60 + 1)
 }
@@ -121,7 +122,7 @@ fn client_under(flood: Flood, duration: Duration) -> anyhow::Result<Finding> {
     let (passed, asked, rate) = under(flood, &target, duration)?;
     let most = most(duration);
     let figures = format!(
-        "{rate} new keys/s; the client asked {asked} times and passed {passed} times, at most {most}"
+        "{rate} new keys/s; {passed} of the client's {asked} checks were allowed, at most {most}"
     );
     Ok(Finding {
         figures,
@@ -166,7 +167,8 @@ pub(super) fn unnamed_over_resp(duration: Duration) -> anyhow::Result<Finding> {
     client_under(Flood::Resp, duration)
 }
 
-/// A thousand keys that were denied and are quiet since, under a flood of their own policy and of another one.
+/// Denies a thousand keys, then leaves them idle under a flood of their own policy and of another
+/// one.
 pub(super) fn quiet_denied_keys(duration: Duration) -> anyhow::Result<Finding> {
     let mut lines = Vec::new();
     let mut has_held = true;
@@ -221,7 +223,8 @@ pub(super) fn eight_limits(duration: Duration) -> anyhow::Result<Finding> {
         duration,
     )?;
     let grown = target.memory()?.saturating_sub(before);
-    // The table, the budget of records, and as much again for the allocator and the requests on their way.
+    // The table, the budget of records, and as much again for the allocator and the requests in
+    // flight.
     let most = 9 + 64 + 73;
     let figures = format!("{rate} new keys/s; memory grew by {grown} MiB, at most {most}");
     Ok(Finding {

@@ -1,5 +1,6 @@
-//! A campaign against a release binary on loopback: floods, stalls, hostile connections, repeated settlements, two
-//! configurations on one Redis. It prints what held, with figures.
+//! Attacks on a release binary on loopback: floods, stalls, hostile connections, repeated
+//! settlements, and two configurations on one Redis. Prints the result of each attack, with
+//! figures.
 
 mod connections;
 mod floods;
@@ -11,20 +12,20 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 
-/// Attack a release binary for a few minutes and print what held
+/// Attack a release binary for a few minutes and print the result of each attack
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Seconds that each flood takes
+    /// Duration of each flood, in seconds
     #[arg(long, default_value_t = 15)]
     seconds: u64,
-    /// Only the attacks whose name contains this
+    /// Only run the attacks with names that contain this
     #[arg(long)]
     only: Option<String>,
 }
 
 /// The result of an attack.
 pub(super) struct Finding {
-    /// The figures that were measured.
+    /// The measured figures.
     pub(super) figures: String,
     pub(super) has_held: bool,
 }

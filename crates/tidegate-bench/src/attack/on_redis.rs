@@ -13,7 +13,7 @@ fn config(redis: &RedisServer, limits: &str, options: &str) -> String {
     format!("store.url = \"{url}\"\n[policies.api]\nlimits = \"{limits}\"\n")
 }
 
-/// Every receipt, eight times at once on two servers: each counts once.
+/// Settles every receipt eight times at once on two servers. Each must count once.
 pub(super) fn repeated_settlements(duration: Duration) -> anyhow::Result<Finding> {
     let redis = RedisServer::start();
     let config = config(&redis, "fixed_window 1000000/day", "?timeout=5s");
@@ -22,8 +22,8 @@ pub(super) fn repeated_settlements(duration: Duration) -> anyhow::Result<Finding
     let (started, mut receipts, mut settled) = (Instant::now(), 0_u64, 0_u64);
     while started.elapsed() < duration {
         let body = r#"{"policy": "api", "key": "k", "cost": 10, "receipt": true}"#;
-        let answer = client.post("/v1/check", body)?.json();
-        let Some(receipt) = answer["receipt"].as_str() else {
+        let response = client.post("/v1/check", body)?.json();
+        let Some(receipt) = response["receipt"].as_str() else {
             break;
         };
         let settle = format!(r#"{{"receipt": "{receipt}", "cost": 9}}"#);
@@ -33,12 +33,12 @@ pub(super) fn repeated_settlements(duration: Duration) -> anyhow::Result<Finding
             let threads: Vec<_> = (0..8)
                 .map(|number| {
                     scope.spawn(move || {
-                        let answer = targets[number % 2]
+                        let response = targets[number % 2]
                             .client()
                             .ok()?
                             .post("/v1/settle", settle)
                             .ok()?;
-                        (answer.status == 200).then_some(())
+                        (response.status == 200).then_some(())
                     })
                 })
                 .collect();
@@ -53,7 +53,7 @@ pub(super) fn repeated_settlements(duration: Duration) -> anyhow::Result<Finding
         .json()["remaining"]
         .as_u64();
     let figures = format!(
-        "{receipts} receipts, {} settlements tried, {settled} made; {left:?} left",
+        "{receipts} receipts, {} settlements attempted, {settled} succeeded; {left:?} left",
         receipts * 8
     );
     Ok(Finding {
@@ -62,7 +62,7 @@ pub(super) fn repeated_settlements(duration: Duration) -> anyhow::Result<Finding
     })
 }
 
-/// A rolling deployment from one burst to another.
+/// Rolls a deployment from one burst to another.
 pub(super) fn two_configurations(duration: Duration) -> anyhow::Result<Finding> {
     let redis = RedisServer::start();
     let old = Target::start(&config(&redis, "100/day", "?timeout=5s"))?;
@@ -72,12 +72,12 @@ pub(super) fn two_configurations(duration: Duration) -> anyhow::Result<Finding> 
     while started.elapsed() < duration.min(Duration::from_secs(10)) {
         for client in &mut clients {
             asked += 1;
-            let answer = client.post("/v1/check", r#"{"policy": "api", "key": "k"}"#)?;
-            passed += u64::from(answer.json()["allowed"] == true);
+            let response = client.post("/v1/check", r#"{"policy": "api", "key": "k"}"#)?;
+            passed += u64::from(response.json()["allowed"] == true);
         }
     }
     let figures = format!(
-        "{asked} requests, {passed} passed, at most 120 (one capacity of each configuration)"
+        "{asked} requests, {passed} allowed, at most 120 (one capacity of each configuration)"
     );
     Ok(Finding {
         figures,
@@ -85,7 +85,7 @@ pub(super) fn two_configurations(duration: Duration) -> anyhow::Result<Finding> 
     })
 }
 
-/// One connection keeps Redis busy; a client of a policy that fails open must not notice.
+/// Keeps Redis busy with one connection. A client of a policy that fails open must not notice.
 pub(super) fn large_batches(duration: Duration) -> anyhow::Result<Finding> {
     let redis = RedisServer::start();
     let target = Target::start(&format!(
@@ -120,19 +120,19 @@ pub(super) fn large_batches(duration: Duration) -> anyhow::Result<Finding> {
         let (mut asked, mut passed, mut degraded) = (0_u64, 0_u64, 0_u64);
         let started = Instant::now();
         while started.elapsed() < duration {
-            let answer = client
+            let response = client
                 .post("/v1/check", r#"{"policy": "api", "key": "client"}"#)?
                 .json();
             asked += 1;
-            passed += u64::from(answer["allowed"] == true);
-            degraded += u64::from(answer["degraded"].is_string());
+            passed += u64::from(response["allowed"] == true);
+            degraded += u64::from(response["degraded"].is_string());
             std::thread::sleep(Duration::from_millis(5));
         }
         is_over.store(true, Ordering::Relaxed);
         Ok((asked, passed, degraded, attacker.join().unwrap_or(0)))
     })?;
     let figures = format!(
-        "{batches} batches of 400 policies of 8 logs; the client asked {asked} times, passed {passed}, {degraded} degraded"
+        "{batches} batches of 400 policies of 8 logs; {passed} of the client's {asked} checks were allowed, {degraded} degraded"
     );
     Ok(Finding {
         figures,

@@ -17,7 +17,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Starts a server with a configuration, its log thrown away.
+    /// Starts a server with a configuration and discards its log.
     pub(super) fn start(config: &str) -> anyhow::Result<Self> {
         let mut target = Self::start_with_log(config)?;
         if let Some(mut log) = target.child.stderr.take() {
@@ -29,10 +29,10 @@ impl Target {
         Ok(target)
     }
 
-    /// The same, with a log that nothing reads.
+    /// Starts a server with a log that is not read.
     pub(super) fn start_with_log(config: &str) -> anyhow::Result<Self> {
-        let binary =
-            std::env::var("TIDEGATE_BIN").context("expected to be run by `cargo xtask attack`")?;
+        let binary = std::env::var("TIDEGATE_BIN")
+            .context("TIDEGATE_BIN is not set: run `cargo xtask attack`")?;
         let folder = Folder::new();
         let path = folder.write("attack.toml", config);
         let mut child = Command::new(binary)
@@ -51,7 +51,12 @@ impl Target {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let mut stdout = BufReader::new(child.stdout.take().context("a pipe was asked for")?);
+        let mut stdout = BufReader::new(
+            child
+                .stdout
+                .take()
+                .context("standard output is not piped")?,
+        );
         let mut greeting = String::new();
         while !greeting.contains("Try: ") {
             if stdout.read_line(&mut greeting)? == 0 {
@@ -64,7 +69,7 @@ impl Target {
                 .find(|line| line.starts_with(&format!("  {name}")));
             let text = line
                 .and_then(|line| line.split_whitespace().nth(1))
-                .context("the greeting names addresses")?;
+                .with_context(|| format!("greeting: expected an address of {name}"))?;
             Ok(text
                 .trim_start_matches("http://")
                 .trim_end_matches("/metrics")
@@ -84,25 +89,25 @@ impl Target {
         Ok(HttpClient::connect(self.http)?)
     }
 
-    /// Resident memory, in MiB.
+    /// Returns the resident memory, in MiB.
     pub(super) fn memory(&self) -> anyhow::Result<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id()))?;
         let pages: u64 = text
             .split(' ')
             .nth(1)
-            .context("statm has fields")?
+            .context("statm: expected two fields")?
             .parse()?;
         Ok((pages * 4_096) >> 20)
     }
 
-    /// The figure of a metric, with its labels.
+    /// Returns the value of a metric; `name` includes its labels.
     pub(super) fn metric(&self, name: &str) -> anyhow::Result<u64> {
         let text = HttpClient::connect(self.admin)?.get("/metrics")?.body;
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         Ok(value
-            .with_context(|| format!("there is no metric {name}"))?
+            .with_context(|| format!("missing metric {name}"))?
             .parse()?)
     }
 }

@@ -1,4 +1,4 @@
-//! Who is measured: each asked the same of the same keys.
+//! The limiters under measurement. Each checks the same keys.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -12,8 +12,8 @@ use tidegate::{Cost, Limiter, MemoryStore};
 
 use super::stream::{Stream, key};
 
-/// A burst that a run does not exhaust, so that everything is allowed; and a refill so slow that every key holds a live
-/// limit from the time it was filled in on.
+/// A burst that a run does not exhaust, so every request is allowed. The refill is so slow that
+/// every filled key keeps a live limit.
 pub(super) const POLICY: &str = "token_bucket 2/minute burst=100_000_000";
 
 fn quota() -> Quota {
@@ -22,7 +22,7 @@ fn quota() -> Quota {
         .allow_burst(NonZeroU32::new(100_000_000).expect("not zero"))
 }
 
-/// How many checks are made between two looks at the clock.
+/// The number of checks between two readings of the clock.
 const CHUNK: usize = 64;
 pub(super) const BATCH: usize = 32;
 
@@ -30,14 +30,15 @@ pub(super) const BATCH: usize = 32;
 pub(super) trait Contender: Sync {
     fn name(&self) -> &'static str;
 
-    /// Makes the limiter know keys 0 to `keys`.
+    /// Checks the keys from 0 to `keys` once, so that the limiter stores them.
     fn fill(&self, keys: u64);
 
-    /// Checks keys of the stream, from `from` on, for `duration`. Answers how many, and how long it took.
+    /// Checks keys of the stream, starting at `from`, for `duration`. Returns the number of checks
+    /// and the time they took.
     fn check_for(&self, stream: &Stream, from: usize, duration: Duration) -> (u64, Duration);
 }
 
-/// Calls `check` on the stream's keys until the time is over.
+/// Calls `check` on the stream's keys until `duration` has passed.
 fn check_each(
     stream: &Stream,
     from: usize,
@@ -58,7 +59,7 @@ fn check_each(
     }
 }
 
-/// The walk through the stream alone: what the harness costs.
+/// Only iterates over the stream, to measure the overhead of the harness.
 pub(super) struct Harness;
 
 impl Contender for Harness {
@@ -83,10 +84,10 @@ impl Tidegate {
         let store = MemoryStore::builder()
             .max_keys(max_keys)
             .build()
-            .expect("the machine has the memory");
+            .expect("the table fits in memory");
         Self(Limiter::new(
             store,
-            POLICY.parse().expect("the policy is one"),
+            POLICY.parse().expect("the policy is valid"),
         ))
     }
 }
@@ -98,19 +99,19 @@ impl Contender for Tidegate {
 
     fn fill(&self, keys: u64) {
         for number in 0..keys {
-            black_box(self.0.check(&key(number)).now().expect("a key"));
+            black_box(self.0.check(&key(number)).now().expect("the key is valid"));
         }
     }
 
     fn check_for(&self, stream: &Stream, from: usize, duration: Duration) -> (u64, Duration) {
         check_each(stream, from, duration, |key| {
-            // The black box makes sure that all fields of the decision are filled in.
+            // The black box ensures that all fields of the decision are computed.
             let _ = black_box(&self.0.check(key).now());
         })
     }
 }
 
-/// Tidegate in batches, through the same limiter.
+/// Tidegate in batches, with the same limiter.
 pub(super) struct TidegateBatch<'a>(pub(super) &'a Tidegate);
 
 impl Contender for TidegateBatch<'_> {
@@ -134,7 +135,7 @@ impl Contender for TidegateBatch<'_> {
                     .0
                     .check_many(&requests)
                     .now_into(&mut decisions)
-                    .expect("keys");
+                    .expect("the keys are valid");
                 black_box(&decisions);
             }
             checks += CHUNK as u64;
@@ -153,7 +154,8 @@ type Governor<K, H> = RateLimiter<
     NoOpMiddleware<governor::clock::QuantaInstant>,
 >;
 
-/// governor as it is most used: String keys, its own DashMap and clock; the key is copied into a buffer that is reused.
+/// governor in its most common form: String keys, its own DashMap and clock. The key is copied into
+/// a reused buffer.
 pub(super) struct GovernorDashMap(pub(super) Governor<String, std::hash::RandomState>);
 
 impl GovernorDashMap {
@@ -186,7 +188,7 @@ impl Contender for GovernorDashMap {
     }
 }
 
-/// governor with the best that its API allows for short keys: 16-byte arrays and ahash.
+/// governor with the fastest keys that its API allows for short keys: 16-byte arrays and ahash.
 pub(super) struct GovernorTuned(Governor<[u8; 16], ahash::RandomState>);
 
 impl GovernorTuned {

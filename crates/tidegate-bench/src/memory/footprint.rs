@@ -1,4 +1,4 @@
-//! A6: bytes a key, by the resident memory of a fresh process.
+//! A6: measures bytes per key, by the resident memory of a new process.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ const KEYS: [u64; 2] = [1_000_000, 5_000_000];
 
 pub(super) fn measure() -> anyhow::Result<()> {
     println!(
-        "\nA6: bytes a key (resident memory, a fresh process each; every key holds a live limit). Bar: 48 at 5M.\n"
+        "\nA6: bytes per key (resident memory of a new process; every key has a live limit). Bar: 48 at 5M.\n"
     );
     println!("| contender | 1M | 5M |\n|---|---:|---:|");
     for contender in ["tidegate", "governor", "governor-tuned"] {
@@ -31,14 +31,16 @@ fn in_own_process(contender: &str, keys: u64) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Fills a contender and prints what that cost, in bytes a key.
-pub(super) fn print_own(contender: &str, keys: u64) -> anyhow::Result<()> {
+/// Fills a contender and prints the bytes per key.
+pub(super) fn print_own_footprint(contender: &str, keys: u64) -> anyhow::Result<()> {
     let before = resident()?;
     let contender: Box<dyn Contender> = match contender {
         "tidegate" => Box::new(Tidegate::new(keys)),
         "governor" => Box::new(GovernorDashMap::new()),
         "governor-tuned" => Box::new(GovernorTuned::new()),
-        other => bail!("no contender {other}"),
+        other => {
+            bail!("unknown contender {other:?}: expected tidegate, governor or governor-tuned")
+        }
     };
     contender.fill(keys);
     println!("{:.1}", (resident()? - before) as f64 / keys as f64);
@@ -47,10 +49,10 @@ pub(super) fn print_own(contender: &str, keys: u64) -> anyhow::Result<()> {
 
 fn resident() -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")
-        .context("resident memory is read from Linux' /proc")?;
+        .context("/proc/self/status: resident memory can be read on Linux only")?;
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("no VmRSS")?;
+        .context("/proc/self/status: expected VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1_024)
 }

@@ -1,4 +1,4 @@
-//! Rounds of samples, and what is said of them.
+//! Samples of a contender on several threads.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::contenders::Contender;
 use super::stream::Stream;
 
-/// Millions of checks a second, of all threads together, for one sample.
+/// Measures one sample. Returns millions of checks a second, summed over all threads.
 pub(super) fn sample(
     contender: &dyn Contender,
     streams: &[Stream],

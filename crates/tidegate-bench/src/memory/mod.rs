@@ -1,4 +1,5 @@
-//! The memory store against governor, on the same keys, interleaved: rows A1 to A8.
+//! Measures the memory store against governor, on the same keys, in interleaved rounds: rows A1 to
+//! A8.
 
 mod contenders;
 mod expiry;
@@ -14,24 +15,25 @@ use stream::{Draw, Stream};
 
 use crate::spread::Spread;
 
-/// What to measure, and for how long.
+/// The options of `bench memory`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Rounds; each contender has one sample in each.
+    /// Number of rounds, each with one sample per contender
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// How long a sample lasts, in milliseconds.
+    /// Duration of a sample, in milliseconds
     #[arg(long, default_value_t = 100)]
     sample_ms: u64,
-    /// Only the rows whose name contains this, such as A4 or hot.
+    /// Only run the rows with names that contain this, such as A4 or hot
     #[arg(long, default_value = "")]
     only: String,
-    /// Prints what filling one contender with so many keys costs, in a process of its own.
+    /// Print the bytes per key of one contender filled with this many keys, in this process
     #[arg(long, hide = true, num_args = 2, value_names = ["CONTENDER", "KEYS"])]
     footprint: Vec<String>,
 }
 
-/// One row: so many keys, so drawn, by so many threads, and the least ratio to governor's DashMap limiter.
+/// One row: the keys, their distribution, the threads, and the least ratio to governor's DashMap
+/// limiter.
 struct Row {
     name: &'static str,
     draw: Draw,
@@ -123,18 +125,18 @@ const ROWS: [Row; 9] = [
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if let [contender, keys] = options.footprint.as_slice() {
-        return footprint::print_own(contender, keys.parse()?);
+        return footprint::print_own_footprint(contender, keys.parse()?);
     }
     println!(
-        "Millions of checks a second: median (least-most) of {} interleaved rounds.",
+        "Millions of checks a second: median (minimum-maximum) of {} interleaved rounds.",
         options.rounds
     );
     println!(
-        "Policy: {}; ratios are of each round, to governor dashmap.\n",
+        "Policy: {}. Ratios to governor dashmap are computed round by round.\n",
         contenders::POLICY
     );
     println!(
-        "| row | contender | Mops | ns a check and thread | ratio | bar |\n|---|---|---:|---:|---:|---:|"
+        "| row | contender | Mops | ns per check and thread | ratio | bar |\n|---|---|---:|---:|---:|---:|"
     );
     for row in ROWS.iter().filter(|row| row.name.contains(&options.only)) {
         measure_row(row, options);

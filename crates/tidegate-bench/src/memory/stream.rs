@@ -1,17 +1,17 @@
-//! The keys of the requests, as they lie in a request buffer: one after the other.
+//! Streams of keys, packed one after the other as in a request buffer.
 
 use std::sync::Arc;
 
-/// How keys are drawn.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draw {
-    /// Each as often as the other.
+    /// All keys are equally frequent.
     Uniform,
-    /// The n-th most popular 1/n as often as the most popular.
+    /// The n-th most popular key is 1/n as frequent as the most popular one.
     Zipf,
 }
 
-/// A stream of keys that is walked round and round.
+/// A stream of keys that repeats endlessly.
 #[derive(Clone)]
 pub(super) struct Stream {
     bytes: Arc<[u8]>,
@@ -31,7 +31,9 @@ impl Stream {
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         for number in numbers {
             bytes.extend_from_slice(key(number).as_bytes());
-            ends.push(u32::try_from(bytes.len()).expect("a stream of a million keys is small"));
+            ends.push(
+                u32::try_from(bytes.len()).expect("a stream of a million keys is below 4 GiB"),
+            );
         }
         Self {
             bytes: bytes.into(),
@@ -39,7 +41,7 @@ impl Stream {
         }
     }
 
-    /// Walks from somewhere on, without end.
+    /// Returns an endless iterator over the keys, starting at `from`.
     pub(super) fn walk(&self, from: usize) -> impl Iterator<Item = &str> {
         let text = std::str::from_utf8(&self.bytes).expect("keys are text");
         let mut at = from % self.ends.len();
@@ -64,7 +66,7 @@ pub(super) fn key(number: u64) -> String {
     format!("user:{number:06}")
 }
 
-/// So that popular keys are not the ones that were filled in first.
+/// Scatters ranks over the keys, so that the popular keys are not those filled first.
 fn scattered(rank: u64, keys: u64) -> u64 {
     ((u128::from(rank.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * u128::from(keys)) >> 64) as u64
 }

@@ -1,4 +1,4 @@
-//! D4: what a key takes in Redis.
+//! D4: measures the memory of a key in Redis.
 
 use anyhow::Context;
 use tidegate::{Connect, Limiter};
@@ -6,7 +6,7 @@ use tidegate_testkit::redis::{RedisServer, Value};
 
 use super::contenders::name_of;
 
-/// A policy, how many keys, how many requests each, and the most bytes a key may take.
+/// A policy, the number of keys, the number of requests per key, and the most bytes per key.
 const ROWS: [(&str, usize, usize, u64); 7] = [
     ("gcra 100/minute", 50_000, 1, 150),
     ("gcra 7/hour burst=100", 50_000, 1, 150),
@@ -18,10 +18,10 @@ const ROWS: [(&str, usize, usize, u64); 7] = [
 ];
 
 pub(super) fn measure(server: &RedisServer) -> anyhow::Result<()> {
-    println!("\n| D4 policy | requests a key | bytes a key | bar |\n|---|---:|---:|---:|");
+    println!("\n| D4 policy | requests per key | bytes per key | bar |\n|---|---:|---:|---:|");
     for (policy, keys, requests, bar) in ROWS {
         server.command(&["FLUSHALL"]);
-        // Room for all keys is made before: a table that doubles on the way is not the keys'.
+        // Connects before the first measurement, so that the connection is not counted.
         let limiter =
             Limiter::connect_blocking(&format!("{}?timeout=10s", server.url()), policy.parse()?)?;
         let before = used_memory(server)?;
@@ -44,11 +44,11 @@ pub(super) fn measure(server: &RedisServer) -> anyhow::Result<()> {
 fn used_memory(server: &RedisServer) -> anyhow::Result<u64> {
     let info = match server.command(&["INFO", "memory"]) {
         Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        other => anyhow::bail!("INFO answers {other:?}"),
+        other => anyhow::bail!("INFO: expected text, got {other:?}"),
     };
     let line = info
         .lines()
         .find_map(|line| line.strip_prefix("used_memory:"))
-        .context("INFO has used_memory")?;
+        .context("INFO: expected used_memory")?;
     Ok(line.trim().parse()?)
 }

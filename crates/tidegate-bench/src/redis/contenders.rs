@@ -1,28 +1,29 @@
-//! Ways to ask a Redis.
+//! The ways to check a key on Redis.
 
 use anyhow::Context;
 use redis::aio::MultiplexedConnection;
 use tidegate::store::Store;
 use tidegate::{AnyStore, Connect, Key, Limiter, Policy, RedisStore};
 
-/// Nine of ten keys have used theirs up for a long time to come; the tenth has plenty.
+/// Nine of ten keys are exhausted for a long time. The tenth has plenty left.
 pub(super) const MOSTLY_DENIED: &str = "fixed_window 1_000_000/30 days";
 const DENIED_KEYS: usize = super::KEYS;
 
-/// One way to ask.
+/// One way to check a key.
 #[derive(Clone)]
 pub(super) enum Contender {
     Tidegate {
         limiter: Limiter<AnyStore>,
         name: &'static str,
     },
-    /// EVALSHA of Tidegate's own script, one call a check, on one multiplexed connection, as one would by hand.
+    /// EVALSHA of Tidegate's own script, one call per check, on one multiplexed connection. This is
+    /// the hand-written equivalent.
     Raw {
         connection: MultiplexedConnection,
         words: Vec<Vec<u8>>,
         shape: (Vec<u8>, Vec<u8>),
     },
-    /// The least that a counter can do.
+    /// INCR, the least work of a counter.
     Incr { connection: MultiplexedConnection },
 }
 
@@ -52,11 +53,11 @@ impl Contender {
             .arg(script)
             .query_async(&mut connection)
             .await?;
-        let key = words.get(3).context("a call has a key")?;
+        let key = words.get(3).context("raw call: expected a key")?;
         let at = key
             .windows(3)
             .position(|three| three == b"KEY")
-            .context("the key is in it")?;
+            .context("raw call: expected KEY in the key")?;
         let shape = (key[..at].to_vec(), key[at + 3..].to_vec());
         Ok(Self::Raw {
             connection,
@@ -74,20 +75,23 @@ impl Contender {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Tidegate { name, .. } => name,
-            Self::Raw { .. } => "raw EVALSHA of our script",
+            Self::Raw { .. } => "raw EVALSHA of Tidegate's script",
             Self::Incr { .. } => "raw INCR",
         }
     }
 
-    /// One check.
+    /// Runs one check.
     pub(super) async fn check(&mut self, key: &str) {
         match self {
             Self::Tidegate { limiter, .. } => {
-                let decision = limiter.check(key).await.expect("a key and a cost");
+                let decision = limiter
+                    .check(key)
+                    .await
+                    .expect("the key and the cost are valid");
                 assert_eq!(
                     decision.degraded(),
                     None,
-                    "Redis did not answer in time: the figure would mean nothing"
+                    "Redis did not reply in time, so the figure is invalid"
                 );
             }
             Self::Raw {
@@ -106,15 +110,15 @@ impl Contender {
                 let value = connection
                     .send_packed_command(&command)
                     .await
-                    .expect("Redis answers");
-                assert!(value.extract_error().is_ok(), "the script answers");
+                    .expect("Redis replies");
+                assert!(value.extract_error().is_ok(), "the script succeeds");
             }
             Self::Incr { connection } => {
                 let value = connection
                     .send_packed_command(redis::cmd("INCR").arg(key))
                     .await
-                    .expect("Redis answers");
-                assert!(value.extract_error().is_ok(), "INCR answers");
+                    .expect("Redis replies");
+                assert!(value.extract_error().is_ok(), "INCR succeeds");
             }
         }
     }
@@ -124,7 +128,8 @@ pub(super) fn name_of(key: usize) -> String {
     format!("user:{key:06}")
 }
 
-/// As one connects by hand who has read the documentation: no delay, and room for many calls.
+/// Connects as a careful user of redis-rs would: without Nagle's delay, and with room for many
+/// calls.
 async fn connect(url: &str) -> anyhow::Result<MultiplexedConnection> {
     use redis::IntoConnectionInfo;
     let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);

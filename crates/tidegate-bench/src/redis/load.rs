@@ -1,4 +1,4 @@
-//! Callers that each ask again as soon as they are answered.
+//! Callers that each send the next check as soon as they have the last decision.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use super::contenders::{Contender, name_of};
 
-/// What came of one sample.
+/// The result of one sample.
 #[derive(Clone, Copy)]
 pub(super) struct Sample {
     /// Checks a second.
     pub(super) rate: f64,
-    /// In microseconds.
+    /// The median latency, in microseconds.
     pub(super) p50: f64,
     pub(super) p99: f64,
 }
 
-/// Lets so many callers ask for so long, keys drawn evenly.
+/// Runs `callers` for `duration`, with uniformly drawn keys.
 pub(super) async fn sample(
     contender: &Contender,
     callers: usize,
@@ -34,15 +34,15 @@ pub(super) async fn sample(
         let (latencies, count) = (Rc::clone(&latencies), Rc::clone(&count));
         let mut random = fastrand::Rng::with_seed(caller as u64);
         local.spawn_local(async move {
-            let mut asked = Instant::now();
-            while asked < end {
+            let mut check_started = Instant::now();
+            while check_started < end {
                 contender.check(&names[random.usize(..names.len())]).await;
-                let answered = Instant::now();
+                let check_ended = Instant::now();
                 latencies
                     .borrow_mut()
-                    .push((answered - asked).as_nanos() as u32);
+                    .push((check_ended - check_started).as_nanos() as u32);
                 count.set(count.get() + 1);
-                asked = answered;
+                check_started = check_ended;
             }
         });
     }

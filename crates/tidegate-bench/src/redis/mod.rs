@@ -1,6 +1,8 @@
-//! The Redis store against raw commands on the same server, and against other limiters: rows C1 to D4.
+//! Measures the Redis store against raw commands on the same server, and against other limiters:
+//! rows C1 to D4.
 //!
-//! The server has one core, the client the other. Every contender has one sample in each round.
+//! The server runs on one core, the client on the other. Every contender has one sample in each
+//! round.
 
 mod bytes;
 mod contenders;
@@ -15,24 +17,24 @@ use crate::spread::Spread;
 use contenders::Contender;
 use load::{Sample, sample};
 
-/// What to measure, and for how long.
+/// The options of `bench redis`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Rounds; each contender has one sample in each.
+    /// Number of rounds, each with one sample per contender
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How long a sample lasts, in milliseconds.
+    /// Duration of a sample, in milliseconds
     #[arg(long, default_value_t = 500)]
     sample_ms: u64,
-    /// Only the rows whose name contains this, such as C2 or D1.
+    /// Only run the rows with names that contain this, such as C2 or D1
     #[arg(long, default_value = "")]
     only: String,
-    /// Without the peers, which npm and pip have to fetch first.
+    /// Skip the peers, which npm and pip have to install first
     #[arg(long)]
     no_peers: bool,
 }
 
-/// Everything is allowed: this is what a call costs.
+/// Policies that allow every request, so that only the cost of a call is measured.
 const GENEROUS: [&str; 6] = [
     "fixed_window 1_000_000/minute",
     "sliding_window_counter 1_000_000/minute",
@@ -42,7 +44,7 @@ const GENEROUS: [&str; 6] = [
     "gcra 1_000_000/minute",
 ];
 
-/// The policy of rows that are about the way, not the algorithm.
+/// The policy of rows that do not depend on the algorithm.
 const GCRA: &str = "gcra 1_000_000/minute";
 
 const KEYS: usize = 10_000;
@@ -61,7 +63,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         server: &server,
         runtime,
     };
-    // Each row starts with an empty Redis: what others left behind expires at their expense.
+    // Each row starts with an empty Redis. Otherwise it would pay for the expiry of other rows'
+    // keys.
     let wants = |row: &str| {
         let is_wanted = row.contains(&*options.only);
         if is_wanted {
@@ -70,7 +73,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         is_wanted
     };
     println!(
-        "Redis on one core, the client on the other; median (least-most) of {} interleaved rounds.\n",
+        "Redis on one core, the client on the other; median (minimum-maximum) of {} interleaved rounds.\n",
         options.rounds
     );
     println!(
@@ -128,7 +131,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The server has the first core for itself.
+/// Reserves the first core for the server.
 fn pin(server: &RedisServer) -> anyhow::Result<()> {
     let pid = server.pid().to_string();
     let output = std::process::Command::new("taskset")
@@ -142,12 +145,12 @@ fn pin(server: &RedisServer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a row compares.
+/// The figure that a row compares.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// More is better.
+    /// Checks a second: more is better.
     Rate,
-    /// The median: less is better.
+    /// The median latency: less is better.
     Latency,
 }
 
@@ -180,7 +183,7 @@ impl Bench<'_> {
             .block_on(sample(contender, callers, keys, duration))
     }
 
-    /// The first contender is what the others are compared with.
+    /// Measures and prints a row. The others are compared with the first contender.
     fn row(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! Other limiters on the same Redis: programs of their own languages, one process each, 64 callers, interleaved with ours.
+//! Other limiters on the same Redis. Each is a process in its own language with 64 callers,
+//! interleaved with Tidegate.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +9,7 @@ use anyhow::{Context, ensure};
 use super::{Bench, GCRA, KEYS};
 use crate::spread::Spread;
 
-/// A peer: how it is run, and what our ratio to it should be at least.
+/// A peer: the command that runs it, and the least ratio of Tidegate to it.
 struct Peer {
     name: &'static str,
     program: &'static str,
@@ -37,7 +38,7 @@ const PEERS: [Peer; 3] = [
     },
 ];
 
-/// How long a peer's sample lasts, in seconds: it has to start first.
+/// The duration of a peer's sample in seconds, after its start.
 const SECONDS: &str = "1";
 
 pub(super) fn measure(bench: &Bench<'_>) -> anyhow::Result<()> {
@@ -87,21 +88,21 @@ fn run(peer: &Peer, folder: &Path, port: u16) -> anyhow::Result<f64> {
     String::from_utf8_lossy(&output.stdout)
         .trim()
         .parse()
-        .with_context(|| format!("{} tells no figure", peer.name))
+        .with_context(|| format!("{}: expected a number", peer.name))
 }
 
-/// Fetches the peers, once, into the target folder.
+/// Installs the peers, once, into the target folder.
 fn installed() -> anyhow::Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers");
     std::fs::create_dir_all(&folder)?;
     if !folder.join("node_modules/rate-limiter-flexible").exists() {
-        fetch(
+        install(
             "npm install --silent --no-fund --prefix . rate-limiter-flexible@11.4.0 ioredis@6.0.0",
             &folder,
         )?;
     }
     if !folder.join("py/throttled").exists() {
-        fetch(
+        install(
             "python3 -m pip install --quiet --target py limits==5.8.0 redis==7.4.1 throttled-py==3.5.0",
             &folder,
         )?;
@@ -109,7 +110,7 @@ fn installed() -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-fn fetch(command: &str, folder: &Path) -> anyhow::Result<()> {
+fn install(command: &str, folder: &Path) -> anyhow::Result<()> {
     eprintln!("> {command}");
     let status = Command::new("sh")
         .args(["-c", command])
@@ -118,7 +119,7 @@ fn fetch(command: &str, folder: &Path) -> anyhow::Result<()> {
         .status()?;
     ensure!(
         status.success(),
-        "could not fetch the peers; --no-peers goes on without"
+        "failed to install the peers; --no-peers skips them"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The servers: started on free ports, on one core, and ended with the measurement.
+//! The servers under measurement. They run on free ports, on one core, and end with the benchmark.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ impl Drop for Server {
     }
 }
 
-/// All of them.
+/// All servers of the benchmark.
 pub(super) struct Contenders {
     redis: (Server, u16),
     crab: (Server, u16, u16),
@@ -74,7 +74,7 @@ impl Contenders {
         ];
         let crab = Server::start(&throttlecrab()?, &crab_arguments, crab_http)?;
         let ours = std::env::var_os("TIDEGATE_BIN")
-            .context("TIDEGATE_BIN: `cargo xtask bench server` sets it")?;
+            .context("TIDEGATE_BIN is not set: run `cargo xtask bench server`")?;
         let (resp_text, http_text) = (format!("127.0.0.1:{resp}"), format!("127.0.0.1:{http}"));
         let arguments = [
             "serve", "--resp", &resp_text, "--http", &http_text, "--admin", "off",
@@ -87,7 +87,7 @@ impl Contenders {
         })
     }
 
-    /// Who takes part in a row: over RESP with a pipeline so long, or over HTTP.
+    /// Returns the contenders of a row: over RESP with this pipeline length, or over HTTP.
     pub(super) fn of(&self, pipeline: Option<u32>) -> Vec<Load> {
         let (redis, redis_port) = &self.redis;
         let (crab, crab_resp, crab_http) = &self.crab;
@@ -139,7 +139,7 @@ impl Contenders {
         };
         vec![
             load(super::INCR, redis, resp(*redis_port, &["INCR"], &[], 1)),
-            // With a pipeline it waits for the client's delayed acknowledgement.
+            // With a pipeline, throttlecrab waits for the client's delayed acknowledgement.
             load(
                 super::CRAB,
                 crab,
@@ -165,13 +165,13 @@ impl Contenders {
     }
 }
 
-/// throttlecrab-server, fetched and built once, into the target folder.
+/// Returns throttlecrab-server. The first call downloads and builds it into the target folder.
 fn throttlecrab() -> anyhow::Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers");
     let program = folder.join("bin/throttlecrab-server");
     if !program.exists() {
         eprintln!(
-            "> cargo install throttlecrab-server 0.4.40 (some minutes; it needs protoc, of protobuf-compiler)"
+            "> cargo install throttlecrab-server 0.4.40 (takes minutes; needs protoc from protobuf-compiler)"
         );
         let install = [
             "install",
@@ -188,10 +188,7 @@ fn throttlecrab() -> anyhow::Result<PathBuf> {
             .arg(&folder)
             .current_dir("/")
             .status()?;
-        ensure!(
-            status.success(),
-            "throttlecrab-server could not be installed"
-        );
+        ensure!(status.success(), "failed to install throttlecrab-server");
     }
     Ok(program)
 }

@@ -1,4 +1,5 @@
-//! How long those who ask wait while thousands of connections ask nothing, and a thousand mean harm.
+//! Measures the latency of healthy clients beside thousands of idle and a thousand hostile
+//! connections.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -36,10 +37,10 @@ pub(super) fn measure(contenders: &Contenders, rounds: usize) -> anyhow::Result<
             let idle: Vec<_> = (0..IDLE)
                 .map_while(|_| TcpStream::connect(http_address).ok())
                 .collect();
-            // Whoever is closed comes again.
+            // A hostile client reconnects when its connection is closed.
             let mut hostile: Vec<Option<TcpStream>> = (0..HOSTILE).map(|_| None).collect();
             while !is_over.load(Ordering::Relaxed) {
-                // A few at a time: this is to cost the server, and not the load beside it.
+                // Reconnects a few at a time, to burden the server and not the load generator.
                 for (number, place) in hostile.iter_mut().enumerate() {
                     if number % 20 == 0 {
                         std::thread::sleep(Duration::from_millis(10));
@@ -68,13 +69,13 @@ pub(super) fn measure(contenders: &Contenders, rounds: usize) -> anyhow::Result<
     let ratio = Spread::of_ratios(&crowded, &alone);
     let verdict = if ratio.median <= 2.0 { "met" } else { "MISSED" };
     println!(
-        "- p99 alone {} ms, with them {} ms",
+        "- p99 without the others {} ms, with them {} ms",
         Spread::of(&alone),
         Spread::of(&crowded)
     );
     println!("- ratio {ratio}, at most 2: {verdict}");
     println!(
-        "- memory grew by {} bytes a connection\n",
+        "- memory grew by {} bytes per connection\n",
         memory_after.saturating_sub(memory_before) / (IDLE + HOSTILE) as u64
     );
     Ok(())

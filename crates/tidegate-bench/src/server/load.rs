@@ -1,4 +1,4 @@
-//! The load: redis-benchmark and wrk, pinned to the other core.
+//! The load generators, redis-benchmark and wrk, pinned to the second core.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ pub(super) enum Client {
         port: u16,
         words: Vec<&'static str>,
         pipeline: u32,
-        /// How many times fewer requests make a sample, of those who are slow.
+        /// The divisor of the number of requests per sample, greater than 1 for slow contenders.
         slowness: u32,
     },
     Http {
@@ -52,17 +52,20 @@ impl Load {
     }
 }
 
-/// The CPU time that a process has used, in microseconds.
+/// Returns the CPU time that a process has used, in microseconds.
 fn cpu_us(pid: u32) -> anyhow::Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = text.rsplit_once(')').context("/proc/…/stat")?.1;
+    let after_name = text
+        .rsplit_once(')')
+        .context("/proc/…/stat: expected a name in parentheses")?
+        .1;
     let ticks: Vec<f64> = after_name
         .split_whitespace()
         .skip(11)
         .take(2)
         .filter_map(|tick| tick.parse().ok())
         .collect();
-    // A hundredth of a second each, on Linux.
+    // A tick is a hundredth of a second on Linux.
     Ok(ticks.iter().sum::<f64>() * 10_000.0)
 }
 
@@ -99,18 +102,18 @@ fn resp(port: u16, words: &[&str], pipeline: u32, slowness: u32) -> anyhow::Resu
         "redis-benchmark: {text}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    // "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
+    // The CSV fields: test, rps, and avg, min, p50, p95, p99 and max latency in ms.
     let line = text
         .lines()
         .last()
-        .context("redis-benchmark tells nothing")?;
+        .context("redis-benchmark printed nothing")?;
     let figures: Vec<f64> = line
         .split("\",\"")
         .skip(1)
         .filter_map(|figure| figure.trim_matches('"').parse().ok())
         .collect();
     let [rate, _, _, p50_ms, _, p99_ms, _] = figures[..] else {
-        anyhow::bail!("redis-benchmark tells {line}")
+        anyhow::bail!("redis-benchmark: expected eight CSV fields, got {line}")
     };
     Ok((
         f64::from(requests),
@@ -123,7 +126,7 @@ fn resp(port: u16, words: &[&str], pipeline: u32, slowness: u32) -> anyhow::Resu
     ))
 }
 
-/// A request of its own each time, of 10,000 keys.
+/// Generates a separate body for each request, with one of 10,000 keys.
 const SCRIPT: &str = r#"
 local bodies = {}
 init = function() math.randomseed(os.time()) end
@@ -162,7 +165,7 @@ pub(super) fn http(
         .filter_map(|figure| figure.parse().ok())
         .collect();
     let [requests, us, p50, p99, errors] = figures[..] else {
-        anyhow::bail!("wrk tells {text}")
+        anyhow::bail!("wrk: expected five figures, got {text}")
     };
     ensure!(errors == 0.0, "{errors} of {requests} requests failed");
     Ok((

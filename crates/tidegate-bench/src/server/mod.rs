@@ -1,6 +1,7 @@
-//! `tidegate serve` against Redis itself and throttlecrab-server: rows B1 to B4, and what hostile connections do to others.
+//! Measures `tidegate serve` against Redis itself and throttlecrab-server: rows B1 to B4. A further
+//! row measures the effect of hostile connections on healthy ones.
 //!
-//! Servers have one core, the load the other. Every contender has one sample in each round.
+//! Servers run on one core, the load on the other. Every contender has one sample in each round.
 
 mod contenders;
 mod hostile;
@@ -10,36 +11,37 @@ use crate::spread::Spread;
 use contenders::Contenders;
 use load::Sample;
 
-/// What to measure, and for how long.
+/// The options of `bench server`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Rounds; each contender has one sample in each.
+    /// Number of rounds, each with one sample per contender
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Only the rows whose name contains this, such as B2 or hostile.
+    /// Only run the rows with names that contain this, such as B2 or hostile
     #[arg(long, default_value = "")]
     only: String,
 }
 
-/// One comparison of a row: what is compared with whom, and the least or the most that is good.
+/// One comparison of a row: the figure, the contender it is compared with, and the bound of the
+/// ratio.
 struct Bar {
-    what: &'static str,
+    figure: &'static str,
     of: fn(&Sample) -> f64,
     with: &'static str,
-    /// What the ratio is to be multiplied with: of redis-cell there are only old ratios to INCR.
+    /// A factor for the ratio. For redis-cell, only old ratios to INCR are known.
     factor: f64,
     least: Option<f64>,
     most: Option<f64>,
 }
 
 const fn at_least(
-    what: &'static str,
+    figure: &'static str,
     of: fn(&Sample) -> f64,
     with: &'static str,
     least: f64,
 ) -> Bar {
     Bar {
-        what,
+        figure,
         of,
         with,
         factor: 1.0,
@@ -48,9 +50,14 @@ const fn at_least(
     }
 }
 
-const fn at_most(what: &'static str, of: fn(&Sample) -> f64, with: &'static str, most: f64) -> Bar {
+const fn at_most(
+    figure: &'static str,
+    of: fn(&Sample) -> f64,
+    with: &'static str,
+    most: f64,
+) -> Bar {
     Bar {
-        what,
+        figure,
         of,
         with,
         factor: 1.0,
@@ -77,8 +84,8 @@ const CRAB: &str = "throttlecrab";
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let contenders = Contenders::start()?;
     println!(
-        "Servers on one core, the load on the other, 50 connections, 10,000 keys; median (least-most) of {} interleaved \
-         rounds.\n",
+        "Servers on one core, the load on the other, 50 connections, 10,000 keys; \
+         median (minimum-maximum) of {} interleaved rounds.\n",
         options.rounds
     );
     let rows: [(&str, Option<u32>, Vec<Bar>); 4] = [
@@ -87,7 +94,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             Some(1),
             vec![
                 at_least("rate", rate, INCR, 0.95),
-                at_most("CPU a request", cpu, CRAB, 0.95),
+                at_most("CPU per request", cpu, CRAB, 0.95),
             ],
         ),
         (
@@ -95,9 +102,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             Some(16),
             vec![
                 at_least("rate", rate, INCR, 0.80),
-                at_most("CPU a request", cpu, INCR, 1.0),
+                at_most("CPU per request", cpu, INCR, 1.0),
                 at_least("rate", rate, CRAB, 30.0),
-                // 224k against 718k, when it could be run.
+                // redis-cell reached 224k against 718k for INCR, when it could be installed.
                 Bar {
                     factor: 718.0 / 224.0,
                     with: INCR,
@@ -110,7 +117,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             Some(64),
             vec![
                 at_least("rate", rate, INCR, 1.0),
-                // 270k against 1,080k.
+                // redis-cell reached 270k against 1,080k for INCR.
                 Bar {
                     factor: 4.0,
                     with: INCR,
@@ -156,7 +163,7 @@ fn row(
     let figures =
         |index: usize, of: fn(&Sample) -> f64| samples[index].iter().map(of).collect::<Vec<f64>>();
     println!(
-        "| {name} | thousands/s | p50 ms | p99 ms | server CPU µs a request |\n|---|---:|---:|---:|---:|"
+        "| {name} | thousands/s | p50 ms | p99 ms | server CPU µs per request |\n|---|---:|---:|---:|---:|"
     );
     for (index, contender) in contenders.iter().enumerate() {
         let spread = |of: fn(&Sample) -> f64| Spread::of(&figures(index, of));
@@ -194,7 +201,7 @@ fn row(
         let verdict = if is_met { "met" } else { "MISSED" };
         println!(
             "- {} against {}: {ratio}, {bound}: {verdict}",
-            bar.what, bar.with
+            bar.figure, bar.with
         );
     }
     println!();

@@ -1,5 +1,6 @@
-//! `tidegate serve` as a process, on free ports, killed when it is dropped.
-#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Each test uses some of it, and fails by a panic.
+//! `tidegate serve` as a process, on free ports. Dropping it kills the process.
+// Each test program uses a part of this module, and helpers panic when they fail.
+#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,9 +11,9 @@ use std::time::Duration;
 use tidegate_testkit::http::{HttpAnswer, HttpClient};
 use tidegate_testkit::redis::wait_for;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The command, with nothing of this environment that it could mistake for its own.
+/// Returns the command, without the TIDEGATE variables of this environment.
 pub(crate) fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     for name in std::env::vars()
@@ -29,7 +30,7 @@ pub(crate) struct ServerProcess {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,
     pub(crate) admin: SocketAddr,
-    /// What it said when it started.
+    /// The message that the server printed when it started.
     pub(crate) greeting: String,
     errors: Arc<Mutex<String>>,
 }
@@ -69,7 +70,7 @@ impl ServerProcess {
             let read = stdout.read_line(&mut greeting).unwrap();
             assert!(
                 read > 0,
-                "it did not start: {greeting}\n{}",
+                "the server did not start: {greeting}\n{}",
                 errors.lock().unwrap()
             );
         }
@@ -103,7 +104,7 @@ impl ServerProcess {
         self.client().post(path, body).unwrap()
     }
 
-    /// The figure of a metric, with its labels.
+    /// Returns the value of a metric. The name includes the labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = HttpClient::connect(self.admin)
             .unwrap()
@@ -119,14 +120,14 @@ impl ServerProcess {
             .unwrap()
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     pub(crate) fn log(&self) -> String {
         self.errors.lock().unwrap().clone()
     }
 
     pub(crate) fn wait_for_log(&self, text: &str) {
         assert!(
-            wait_for(PATIENCE, || self.log().contains(text)),
+            wait_for(TIMEOUT, || self.log().contains(text)),
             "no {text:?} in {}",
             self.log()
         );
@@ -146,15 +147,15 @@ impl ServerProcess {
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = None;
-        let ended = wait_for(PATIENCE, || {
+        let ended = wait_for(TIMEOUT, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        assert!(ended, "it does not end: {}", self.log());
+        assert!(ended, "the server does not exit: {}", self.log());
         status.unwrap()
     }
 
-    /// Resident memory, in bytes.
+    /// Returns the resident memory in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).unwrap();
         text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096

@@ -1,4 +1,4 @@
-//! A framework of nothing but heads.
+//! A framework whose requests consist of a head only.
 #![allow(missing_docs, dead_code, unreachable_pub)] // Not every test uses all of it.
 
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! What the tests on real servers share.
-#![allow(dead_code, unreachable_pub)] // Each test file takes what it needs.
+//! Helpers for tests on real servers.
+#![allow(dead_code, unreachable_pub)] // Each test file uses only some of these.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tidegate_core::{FailurePolicy, Limiter, LimiterBuilder};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::wait_for;
 
-/// A limit that refills so slowly that a test sees none of it.
+/// A limit that refills too slowly for a test to notice.
 pub const FIVE: &str = "gcra 5/365 days";
 
-/// Long enough for any machine; what is waited for comes much sooner.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// A timeout that is long enough for any machine. The awaited condition usually holds much sooner.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn builder(url: &str, policy: &str) -> LimiterBuilder<RedisStore> {
     Limiter::builder(
@@ -21,35 +21,35 @@ pub fn builder(url: &str, policy: &str) -> LimiterBuilder<RedisStore> {
     .deny_cache(0)
 }
 
-/// What Redis cannot answer is denied, so that every admission is one of Redis'.
+/// Returns a limiter that denies requests when Redis fails, so that Redis counts every admission.
 pub fn closed(url: &str, policy: &str) -> Limiter<RedisStore> {
     builder(url, policy)
         .failure_policy(FailurePolicy::Closed)
         .build()
 }
 
-/// Waits until Redis answers again.
-pub fn wait_until_answered(limiter: &Limiter<RedisStore>) {
-    let answers = || {
+/// Waits until Redis replies again.
+pub fn wait_until_available(limiter: &Limiter<RedisStore>) {
+    let is_available = || {
         limiter
-            .check("is it back?")
+            .check("probe")
             .cost(0)
             .wait()
             .unwrap()
             .degraded()
             .is_none()
     };
-    assert!(wait_for(PATIENCE, answers), "{:?}", limiter.counters());
+    assert!(wait_for(TIMEOUT, is_available), "{:?}", limiter.counters());
 }
 
-/// How many of so many requests are admitted.
+/// Returns the number of admitted requests out of `requests`.
 pub fn admitted(limiter: &Limiter<RedisStore>, key: &str, requests: usize) -> usize {
     (0..requests)
         .filter(|_| limiter.check(key).wait().unwrap().is_allowed())
         .count()
 }
 
-/// How much is left of a key, as Redis has it.
+/// Returns the remaining units of a key according to Redis.
 pub fn left(limiter: &Limiter<RedisStore>, key: &str) -> u64 {
     let decision = limiter.check(key).cost(0).wait().unwrap();
     assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());

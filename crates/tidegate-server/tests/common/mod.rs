@@ -1,5 +1,6 @@
-//! A server in this process, on free ports, ended when it is dropped.
-#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)] // Each test uses some of it, and fails by a panic.
+//! A server in this process, on free ports. Dropping it shuts it down.
+// Each test program uses a part of this module, and helpers panic when they fail.
+#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +14,7 @@ use tidegate_testkit::http::{HttpAnswer, HttpClient};
 use tidegate_testkit::redis::RedisServer;
 use tokio::sync::oneshot;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct TestServer {
     pub(crate) http: SocketAddr,
@@ -23,7 +24,7 @@ pub(crate) struct TestServer {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// A configuration of this text, on free ports.
+/// Loads a configuration from a text, with all listeners on free ports.
 pub(crate) fn config(text: &str) -> Config {
     let folder = Folder::new();
     let file = Some(folder.write("tidegate.toml", text).into());
@@ -39,7 +40,8 @@ pub(crate) fn config(text: &str) -> Config {
     config
 }
 
-/// Counts on this Redis, however slow the machine is: what is late would be decided without it.
+/// Returns the store setting for this Redis. The long timeout keeps a slow machine from applying
+/// the failure policy.
 pub(crate) fn on_redis(redis: &RedisServer) -> String {
     format!(
         "store.url = \"redis://127.0.0.1:{}/?timeout=5s\"\n",
@@ -52,24 +54,24 @@ impl TestServer {
         Self::start_with(config, None)
     }
 
-    /// One that is told the time.
+    /// Starts a server that uses this clock.
     pub(crate) fn start_at(clock: &ManualClock, config: Config) -> Self {
         Self::start_with(config, Some(clock.clone()))
     }
 
     fn start_with(config: Config, clock: Option<ManualClock>) -> Self {
         let server = Self::launch(config, clock);
-        // Bound already: who connects waits until it is served.
+        // The listeners are already bound, so a connection waits until the server accepts it.
         assert_eq!(server.client().get("/readyz").unwrap().status, 200);
         server
     }
 
-    /// One whose time does not pass.
-    pub(crate) fn start_timeless(text: &str) -> Self {
+    /// Starts a server whose clock stands still.
+    pub(crate) fn start_frozen(text: &str) -> Self {
         Self::start_at(&ManualClock::new(), config(text))
     }
 
-    /// One that does not speak in clear.
+    /// Starts a server that does not accept plain HTTP.
     pub(crate) fn start_tls(config: Config) -> Self {
         Self::launch(config, None)
     }
@@ -118,7 +120,7 @@ impl TestServer {
         HttpClient::connect(self.admin).unwrap()
     }
 
-    /// The figure of a metric, with its labels.
+    /// Returns the value of a metric. The name includes the labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = self.admin().get("/metrics").unwrap().body;
         let value = text
@@ -142,12 +144,12 @@ impl Drop for TestServer {
             && thread.join().is_err()
             && !std::thread::panicking()
         {
-            panic!("the server ended in a panic");
+            panic!("the server panicked");
         }
     }
 }
 
-/// A client that sends bytes and reads bytes.
+/// A client that sends and reads raw bytes.
 pub(crate) struct RespClient(pub(crate) TcpStream);
 
 impl RespClient {
@@ -164,7 +166,7 @@ impl RespClient {
         self.0.write_all(bytes).unwrap();
     }
 
-    /// Sends a command, and reads exactly what is expected.
+    /// Sends a command and asserts the exact reply.
     pub(crate) fn expect(&mut self, command: &[u8], reply: &str) {
         self.send(command);
         let mut bytes = vec![0; reply.len()];
@@ -179,7 +181,7 @@ impl RespClient {
         );
     }
 
-    /// Five integers.
+    /// Reads a reply of five integers.
     pub(crate) fn five(&mut self) -> [i64; 5] {
         let mut numbers = [0; 5];
         assert_eq!(self.line(), "*5");
@@ -189,7 +191,7 @@ impl RespClient {
         numbers
     }
 
-    /// The last four of five integers.
+    /// Discards the last four of five integers.
     pub(crate) fn rest_of_five(&mut self) {
         (0..4).for_each(|_| drop(self.line()));
     }
@@ -206,16 +208,16 @@ impl RespClient {
         String::from_utf8_lossy(&line).trim_end().to_owned()
     }
 
-    /// All there is until the server ends the connection.
+    /// Reads until the server closes the connection.
     pub(crate) fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
-        // A reset is an end as well.
+        // A connection reset is an end, too.
         let _ = self.0.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
-/// A command as clients write it.
+/// Encodes a command as clients do.
 pub(crate) fn command(words: &[&str]) -> Vec<u8> {
     let parts: Vec<String> = words
         .iter()
@@ -225,7 +227,7 @@ pub(crate) fn command(words: &[&str]) -> Vec<u8> {
     format!("*{count}\r\n{}", parts.concat()).into_bytes()
 }
 
-/// Policies, and one key whose count is to stay as it is.
+/// Starts a server with one policy and a canary key whose count must not change.
 pub(crate) fn canary_server() -> TestServer {
     let server = TestServer::start(config(
         "[policies.api]\nlimits = \"fixed_window 100/300 days\"\n",
@@ -242,7 +244,8 @@ pub(crate) fn canary_server() -> TestServer {
     server
 }
 
-/// Nothing has been kept but the one key, which has what it had.
+/// Asserts that the server holds only the canary key, with an unchanged count, and that it did not
+/// panic.
 pub(crate) fn assert_unharmed(server: &TestServer, after: &str) {
     assert_eq!(
         server

@@ -1,11 +1,12 @@
-//! What nobody should send over HTTP, and somebody will: the documented error, nothing changed, the next connection unharmed.
+//! Malformed and oversized HTTP requests. Each gets the documented error, changes no counter and
+//! harms no other connection.
 
 use std::net::Shutdown;
 
 use crate::common::{RespClient, TestServer, assert_unharmed, canary_server, config};
 use tidegate_testkit::http::HttpClient;
 
-/// Sends a body to a path and looks at what is said of it.
+/// Posts a body and asserts the status and the problem document of the error response.
 fn assert_refused(
     server: &TestServer,
     client: &mut HttpClient,
@@ -14,31 +15,31 @@ fn assert_refused(
     status: u16,
 ) {
     let shown = &body[..body.char_indices().nth(80).map_or(body.len(), |(at, _)| at)];
-    let answer = client
+    let response = client
         .post(path, body)
         .unwrap_or_else(|error| panic!("{path} {shown}: {error}"));
-    assert_eq!(answer.status, status, "{path} {shown}: {}", answer.body);
+    assert_eq!(response.status, status, "{path} {shown}: {}", response.body);
     assert_eq!(
-        answer.field("content-type"),
+        response.field("content-type"),
         Some("application/problem+json"),
         "{path} {shown}"
     );
-    let told = answer.json();
-    assert_eq!(told["status"], status, "{path} {shown}");
+    let problem = response.json();
+    assert_eq!(problem["status"], status, "{path} {shown}");
     assert!(
-        told["detail"]
+        problem["detail"]
             .as_str()
             .is_some_and(|detail| detail.len() > 10),
-        "{path} {shown}: {told}"
+        "{path} {shown}: {problem}"
     );
-    // What was refused unread ends the connection.
-    if answer.field("connection") == Some("close") || status == 413 {
+    // A request that is rejected before its body is read ends the connection.
+    if response.field("connection") == Some("close") || status == 413 {
         *client = server.client();
     }
 }
 
 #[test]
-fn costs() {
+fn invalid_costs_are_rejected() {
     let server = canary_server();
     let mut client = server.client();
     let long = "9".repeat(400);
@@ -127,7 +128,7 @@ fn costs() {
     );
     assert!(count >= 150);
     assert_unharmed(&server, "costs");
-    // What is not bad, though it looks so.
+    // A cost of zero is valid, with or without decimals.
     for cost in ["0", "0.000"] {
         let body = format!(r#"{{"policy": "api", "key": "canary", "cost": {cost}}}"#);
         assert_eq!(
@@ -139,7 +140,7 @@ fn costs() {
 }
 
 #[test]
-fn limits_and_periods() {
+fn invalid_limits_and_policies_are_rejected() {
     let server = canary_server();
     let mut client = server.client();
     let long = "1".repeat(600);
@@ -209,7 +210,7 @@ fn limits_and_periods() {
     ] {
         assert_refused(&server, &mut client, "/v1/check", body, 400);
     }
-    for name in ["nobody", "API", "", "api ", "../api", "a\\u0000b"] {
+    for name in ["missing", "API", "", "api ", "../api", "a\\u0000b"] {
         assert_refused(
             &server,
             &mut client,
@@ -222,7 +223,7 @@ fn limits_and_periods() {
 }
 
 #[test]
-fn keys() {
+fn invalid_keys_are_rejected_and_unusual_keys_accepted() {
     let server = canary_server();
     let mut client = server.client();
     let (long, longer) = ("k".repeat(8_193), "k".repeat(1 << 20));
@@ -265,7 +266,7 @@ fn keys() {
         assert_refused(&server, &mut client, "/v1/check", &body, 400);
     }
     assert_unharmed(&server, "keys");
-    // Odd, but keys: no two of them are the same.
+    // These keys are unusual but valid, and all of them differ.
     let odd = [
         "{",
         "}",
@@ -289,14 +290,14 @@ fn keys() {
         &"k".repeat(8_192),
     ];
     for key in odd {
-        let answer = client
+        let response = client
             .post(
                 "/v1/check",
                 &format!(r#"{{"policy": "api", "key": "{key}"}}"#),
             )
             .unwrap();
         assert_eq!(
-            (answer.status, &answer.json()["remaining"]),
+            (response.status, &response.json()["remaining"]),
             (200, &99.into()),
             "{key}"
         );
@@ -304,7 +305,7 @@ fn keys() {
 }
 
 #[test]
-fn bodies() {
+fn malformed_bodies_are_rejected() {
     let server = canary_server();
     let mut client = server.client();
     let (deep, deep_objects) = ("[".repeat(10_000), "{\"a\":".repeat(2_000));
@@ -358,7 +359,7 @@ fn bodies() {
     ] {
         assert_refused(&server, &mut client, "/v1/check:batch", body, 400);
     }
-    let body = r#"{"checks": [{"policy": "api", "key": "k"}, {"policy": "nobody", "key": "k"}]}"#;
+    let body = r#"{"checks": [{"policy": "api", "key": "k"}, {"policy": "missing", "key": "k"}]}"#;
     assert_refused(&server, &mut client, "/v1/check:batch", body, 404);
     let many = vec![r#"{"policy": "api", "key": "k"}"#; 1_001].join(",");
     assert_refused(
@@ -373,7 +374,7 @@ fn bodies() {
         "x".repeat(20_000)
     );
     assert_refused(&server, &mut client, "/v1/check", &large, 413);
-    // In UTF-16, and not in UTF-8 at all.
+    // A UTF-16 body, and bodies that are not valid UTF-8.
     for bytes in [
         &b"\xff\xfe{\0}\0"[..],
         b"{\"policy\": \"api\", \"key\": \"\xff\xfe\"}",
@@ -392,7 +393,7 @@ fn bodies() {
 }
 
 #[test]
-fn heads() {
+fn malformed_heads_are_rejected() {
     let server = canary_server();
     let good = r#"{"policy": "api", "key": "canary"}"#;
     let post = |path: &str, fields: &str| {
@@ -473,18 +474,21 @@ fn heads() {
         let shown: String = bytes.chars().take(80).collect();
         let mut client = server.client();
         let _ = client.send(bytes.as_bytes());
-        let answer = client
+        let response = client
             .receive()
             .unwrap_or_else(|error| panic!("{shown:?}: {error}"));
-        assert!(statuses.contains(&answer.status), "{shown:?}: {answer:?}");
-        assert_eq!(
-            answer.field("content-type"),
-            Some("application/problem+json"),
-            "{shown:?}: {answer:?}"
+        assert!(
+            statuses.contains(&response.status),
+            "{shown:?}: {response:?}"
         );
-        assert_eq!(answer.json()["status"], answer.status, "{shown:?}");
+        assert_eq!(
+            response.field("content-type"),
+            Some("application/problem+json"),
+            "{shown:?}: {response:?}"
+        );
+        assert_eq!(response.json()["status"], response.status, "{shown:?}");
     }
-    // Behind a good one.
+    // A malformed request after a valid one on the same connection.
     let mut client = server.client();
     client
         .send((post("/v1/peek", "") + "hello\r\n\r\n").as_bytes())
@@ -499,7 +503,7 @@ fn heads() {
 }
 
 #[test]
-fn bodies_that_do_not_come() {
+fn a_body_that_never_arrives_times_out() {
     let server = TestServer::start(config(
         "bounds.body_timeout = \"200ms\"\n[policies.api]\nlimits = \"5/day\"\n",
     ));
@@ -509,9 +513,9 @@ fn bodies_that_do_not_come() {
             "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n{head}\r\n"
         );
         client.send(request.as_bytes()).unwrap();
-        let answer = client.receive().unwrap();
+        let response = client.receive().unwrap();
         assert_eq!(
-            (answer.status, &answer.json()["title"]),
+            (response.status, &response.json()["title"]),
             (408, &"Request Timeout".into()),
             "{head}"
         );
@@ -519,9 +523,9 @@ fn bodies_that_do_not_come() {
     assert_eq!(server.metric("tidegate_memory_keys"), 0);
 }
 
-/// Thousands of requests of HTTP/2 that are taken back as soon as they are made.
+/// Thousands of HTTP/2 requests, each reset as soon as it is sent.
 #[test]
-fn streams_that_are_reset() {
+fn reset_http_2_streams_do_not_harm_the_server() {
     let server = canary_server();
     let frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -534,14 +538,14 @@ fn streams_that_are_reset() {
     .concat();
     for number in 0..5_000 {
         let stream = 2 * number + 1;
-        // POST, http, /: by their places in the table that everybody knows.
+        // POST, http and /, by their indexes in the HPACK static table.
         bytes.extend(frame(1, 4, stream, &[0x83, 0x86, 0x84]));
         bytes.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
     }
     let mut client = RespClient::connect(server.http);
-    // The server may end it before all of them are sent.
+    // The server may close the connection before all frames are sent.
     let _ = std::io::Write::write_all(&mut client.0, &bytes);
     let _ = client.0.shutdown(Shutdown::Write);
     client.rest();
-    assert_unharmed(&server, "streams that are reset");
+    assert_unharmed(&server, "reset streams");
 }

@@ -1,12 +1,14 @@
-//! What nobody should send over RESP, and somebody will: the documented error, nothing changed, the next connection unharmed.
+//! Malformed RESP commands. Each gets the documented error, changes no counter and harms no other
+//! connection.
 
 use std::net::Shutdown;
 
 use crate::common::{assert_unharmed, canary_server, command};
 
-/// Each beginning of a good command, and then nothing: no answer, and nothing changed.
+/// Sends each incomplete prefix of a valid command. The server sends no reply and changes no
+/// counter.
 #[test]
-fn commands_that_break_off() {
+fn truncated_commands_get_no_reply() {
     let server = canary_server();
     let key = "k".repeat(120);
     let good = command(&["CL.THROTTLE", &key, "15", "30", "60", "1"]);
@@ -17,11 +19,11 @@ fn commands_that_break_off() {
         client.0.shutdown(Shutdown::Write).unwrap();
         assert_eq!(client.rest(), "", "{end}");
     }
-    assert_unharmed(&server, "commands that break off");
+    assert_unharmed(&server, "truncated commands");
 }
 
 #[test]
-fn commands_that_are_none() {
+fn malformed_commands_get_a_protocol_error() {
     let server = canary_server();
     let nested = |depth: usize| "*1\r\n".repeat(depth).into_bytes();
     let huge = [&b"*1\r\n$8193\r\n"[..], &[b'x'; 8_193], b"\r\n"].concat();
@@ -72,11 +74,11 @@ fn commands_that_are_none() {
         );
         assert_eq!(reply.matches("\r\n").count(), 1, "{shown:?}: {reply:?}");
     }
-    assert_unharmed(&server, "commands that are none");
+    assert_unharmed(&server, "malformed commands");
 }
 
 #[test]
-fn arguments_that_are_none() {
+fn invalid_arguments_get_an_error() {
     let server = canary_server();
     let mut client = server.resp();
     let long = "9".repeat(400);
@@ -109,7 +111,7 @@ fn arguments_that_are_none() {
                 let mut arguments = ["15", "30", "60", "1"];
                 arguments[place] = number;
                 let [burst, rate, period, quantity] = arguments;
-                // A period of GCRA may have decimals.
+                // The period of GCRA may have decimals.
                 if name == "GCRA" && place == 2 && number == "0.5" {
                     continue;
                 }
@@ -173,7 +175,7 @@ fn arguments_that_are_none() {
             "{words:?}: {line}"
         );
     }
-    // What is repeated of a command stays on one line, and is cut.
+    // The parts of a command that an error repeats stay on one line and are truncated.
     client.send(&command(&["X\r\n+OK", "a\r\n:1"]));
     assert_eq!(
         client.line(),
@@ -182,11 +184,11 @@ fn arguments_that_are_none() {
     client.send(&command(&[&"Y".repeat(8_000), "z"]));
     assert!(client.line().len() < 500);
     client.expect(b"\r\n\r\n*0\r\nPING\r\n", "+PONG\r\n");
-    assert_unharmed(&server, "arguments that are none");
+    assert_unharmed(&server, "invalid arguments");
 }
 
 #[test]
-fn ten_thousand_in_a_pipeline() {
+fn a_pipeline_of_ten_thousand_commands_is_answered_in_order() {
     let server = canary_server();
     let mut client = server.resp();
     let one = command(&["CL.THROTTLE", "pipelined", "99", "1", "86400"]);
@@ -197,7 +199,7 @@ fn ten_thousand_in_a_pipeline() {
     let allowed = (0..10_000).filter(|_| client.five()[0] == 0).count();
     sending.join().unwrap();
     assert_eq!(allowed, 100);
-    // Other commands in between keep their places.
+    // The replies to other commands in the pipeline keep their order.
     let lines = b"PING\r\nCL.THROTTLE m 0 1 60\r\nECHO hi\r\nCL.THROTTLE m 0 1 60\r\nDEL m\r\nCL.THROTTLE m 0 1 60\r\n";
     client.send(&[&lines[..], &command(&["nope"]), b"QUIT\r\nPING\r\n"].concat());
     let expected = "+PONG\r\n*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n$2\r\nhi\r\n*5\r\n:1\r\n:1\r\n:0\r\n:60\r\n:60\r\n:1\r\n\

@@ -1,4 +1,5 @@
-//! Real clients: what people use, as they use it.
+//! Real clients, used as their users run them: redis-cli, redis-py, ioredis, node-redis, curl,
+//! promtool and schemathesis.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -21,7 +22,7 @@ limits = "1/hour"
 shadow = true
 "#;
 
-/// Runs a program, and answers what it prints. It must succeed.
+/// Runs a program, asserts that it succeeds and returns its standard output.
 fn output(command: &mut Command) -> String {
     let output = command
         .stdin(Stdio::null())
@@ -49,8 +50,8 @@ fn redis_cli(server: &TestServer, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn redis_cli_as_it_is() {
-    let server = TestServer::start_timeless("");
+fn redis_cli_works_unmodified() {
+    let server = TestServer::start_frozen("");
     assert_eq!(redis_cli(&server, &["PING"]), "PONG\n");
     assert_eq!(
         redis_cli(&server, &["CL.THROTTLE", "user123", "15", "30", "60"]),
@@ -80,14 +81,14 @@ fn redis_cli_as_it_is() {
         "0\n6\n3\n-1\n18\n"
     );
     assert!(redis_cli(&server, &["FLUSHALL"]).starts_with("ERR unknown command 'FLUSHALL'"));
-    // Interactive: it asks for the documentation of all commands first.
+    // In interactive mode, redis-cli first requests the documentation of all commands.
     let typed = "printf 'PING\\nCL.THROTTLE typed 15 30 60\\nquit\\n' | redis-cli -p $0";
     let shown = output(Command::new("bash").args(["-c", typed, &server.resp.port().to_string()]));
     assert_eq!(shown, "PONG\n0\n16\n15\n-1\n2\n");
 }
 
 #[test]
-fn redis_benchmark_is_admitted_exactly_the_limit() {
+fn redis_benchmark_is_allowed_exactly_the_limit() {
     let server = TestServer::start(config(""));
     let port = server.resp.port().to_string();
     let arguments = ["-p", &port, "-n", "20000", "-c", "20", "-P", "16", "-q"];
@@ -102,7 +103,7 @@ fn redis_benchmark_is_admitted_exactly_the_limit() {
         server.metric("tidegate_inline_checks_total{outcome=\"allowed\"}"),
         1_000
     );
-    // Pipelines are rounded up to whole ones.
+    // redis-benchmark rounds the number of requests up to whole pipelines.
     assert!(server.metric("tidegate_inline_checks_total{outcome=\"denied\"}") >= 19_000);
 }
 
@@ -129,8 +130,8 @@ print("good")
 "#;
 
 #[test]
-fn redis_py() {
-    let server = TestServer::start_timeless("");
+fn redis_py_works_unmodified() {
+    let server = TestServer::start_frozen("");
     let port = server.resp.port().to_string();
     assert_eq!(
         output(Command::new(tools::python()).args(["-c", REDIS_PY, &port, ""])),
@@ -165,7 +166,7 @@ const assert = require('assert');
 fn node(server: &TestServer, token: &str) -> String {
     let port = server.resp.port().to_string();
     let mut command = Command::new("node");
-    // A script on standard input would be in nobody's folder.
+    // The script is an argument, because a script on standard input has no folder of its own.
     command
         .env("NODE_PATH", tools::node_modules())
         .args(["-e", NODE, "--", "node", &port, token]);
@@ -173,13 +174,13 @@ fn node(server: &TestServer, token: &str) -> String {
 }
 
 #[test]
-fn ioredis_and_node_redis() {
-    let server = TestServer::start_timeless("");
+fn ioredis_and_node_redis_work_unmodified() {
+    let server = TestServer::start_frozen("");
     assert_eq!(node(&server, ""), "good\n");
 }
 
 #[test]
-fn who_has_no_token_is_not_answered() {
+fn requests_without_a_token_are_rejected() {
     let folder = Folder::new();
     let (check, admin) = (
         folder.write("check", "c-secret-long-enough\n"),
@@ -188,7 +189,7 @@ fn who_has_no_token_is_not_answered() {
     let text = format!(
         "[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n[[token]]\nscopes = [\"admin\"]\nfile = \"{admin}\"\n{POLICIES}"
     );
-    let server = TestServer::start_timeless(&text);
+    let server = TestServer::start_frozen(&text);
     let body = r#"{"policy": "api", "key": "k"}"#;
     let ask = |fields: &str| {
         server
@@ -204,9 +205,9 @@ fn who_has_no_token_is_not_answered() {
         "authorization: Basic c-secret-long-enough\r\n",
         twice,
     ] {
-        let answer = ask(fields);
+        let response = ask(fields);
         assert_eq!(
-            (answer.status, answer.field("www-authenticate")),
+            (response.status, response.field("www-authenticate")),
             (401, Some("Bearer")),
             "{fields}"
         );
@@ -272,11 +273,11 @@ fn who_has_no_token_is_not_answered() {
 }
 
 #[test]
-fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
+fn resets_are_forbidden_if_no_token_has_the_admin_scope() {
     let folder = Folder::new();
     let check = folder.write("check", "c-secret-long-enough\n");
     let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n");
-    let server = TestServer::start_timeless(&text);
+    let server = TestServer::start_frozen(&text);
     let mut client = server.resp();
     client.expect(b"DEL k\r\n", "-NOAUTH Authentication required.\r\n");
     client.expect(b"AUTH c-secret-long-enough\r\n", "+OK\r\n");
@@ -298,9 +299,9 @@ fn keys_are_reset_by_nobody_where_no_token_is_for_it() {
     );
 }
 
-/// A denial that is remembered here is forgotten with the key, whichever thread remembers it.
+/// A reset also clears the denial that any thread has cached locally.
 #[test]
-fn on_redis_a_reset_is_felt_at_once() {
+fn a_reset_on_redis_takes_effect_at_once() {
     let redis = RedisServer::start();
     let server = TestServer::start(config(&on_redis(&redis)));
     let check = r#"{"limits": "fixed_window 1/300 days", "key": "k"}"#;
@@ -335,22 +336,26 @@ fn a_batch_on_redis_is_decided_in_order() {
     let server = TestServer::start(config(&format!("{}{POLICIES}", on_redis(&redis))));
     let expected = |number: usize| number.is_multiple_of(2) || number / 2 < 40;
     for round in 0..20 {
-        // Some of it may have to be asked again, and others not.
+        // After the flush, some checks of the batch may have to be retried and others not.
         redis.command(&["SCRIPT", "FLUSH"]);
         let one = format!(
             r#"{{"policy": "api", "key": "{round}"}}, {{"limits": "fixed_window 40/300 days", "key": "{round}"}}"#
         );
         let body = format!(r#"{{"checks": [{}]}}"#, vec![&one[..]; 100].join(","));
-        let answer = server.post("/v1/check:batch", &body).json();
-        let results = answer["results"].as_array().unwrap();
-        let allowed: Vec<bool> = results.iter().map(|told| told["allowed"] == true).collect();
+        let response = server.post("/v1/check:batch", &body).json();
+        let results = response["results"].as_array().unwrap();
+        let allowed: Vec<bool> = results
+            .iter()
+            .map(|decision| decision["allowed"] == true)
+            .collect();
         assert_eq!(
             allowed,
             (0..200).map(expected).collect::<Vec<bool>>(),
             "round {round}"
         );
     }
-    // All is free again when the last of them is; null is none.
+    // The reset time of a joint check is that of the slowest policy. A null tier or tenant means
+    // none.
     let both = r#"{"checks": [{"policy": "api", "key": "b", "tier": null, "tenant": null}, {"policy": "slow", "key": "b"}],
                    "together": true}"#;
     let reset_after_us = server.post("/v1/check:batch", both).json()["reset_after_us"].as_u64();
@@ -371,7 +376,7 @@ fn a_batch_on_redis_is_decided_in_order() {
     );
 }
 
-/// One bucket at one rate that is written in two ways, by turns.
+/// The two commands alternate. They describe one bucket at one rate in two ways.
 #[test]
 fn a_pipeline_on_redis_is_decided_in_order() {
     let redis = RedisServer::start();
@@ -393,26 +398,26 @@ fn a_pipeline_on_redis_is_decided_in_order() {
 }
 
 #[test]
-fn curl_in_clear_and_by_http_2() {
-    let server = TestServer::start_timeless(POLICIES);
+fn curl_works_over_plain_http_1_and_http_2() {
+    let server = TestServer::start_frozen(POLICIES);
     let url = format!("http://{}/v1/check?status=429", server.http);
     let body = r#"{"policy": "api", "key": "curl", "cost": 40}"#;
-    let asked = |arguments: &[&str]| {
+    let status_of = |arguments: &[&str]| {
         let shown = "%{http_code} %{http_version} %header{retry-after} %header{ratelimit}\n";
         let fixed = ["-s", "-o", "/dev/null", "-w", shown, "-d", body];
         output(Command::new("curl").args(fixed).args(arguments).arg(&url))
     };
-    assert_eq!(asked(&[]), "200 1.1  \"api\";r=60;t=1\n");
+    assert_eq!(status_of(&[]), "200 1.1  \"api\";r=60;t=1\n");
     assert_eq!(
-        asked(&["--http2-prior-knowledge"]),
+        status_of(&["--http2-prior-knowledge"]),
         "200 2  \"api\";r=20;t=1\n"
     );
-    let denied = asked(&[]);
+    let denied = status_of(&[]);
     assert!(
         denied.starts_with("429 1.1 12 \"api\";r=20;t=12"),
         "{denied}"
     );
-    // One connection, several requests.
+    // curl sends several requests on one connection.
     let shown = "%{num_connects} ";
     let again = output(Command::new("curl").args([
         "-s",
@@ -429,7 +434,7 @@ fn curl_in_clear_and_by_http_2() {
 }
 
 #[test]
-fn tls_and_certificates_of_clients() {
+fn tls_and_client_certificates_are_enforced() {
     let files = TlsFiles::make();
     let [ca, cert, key] = ["ca.crt", "redis.crt", "redis.key"].map(|name| files.path(name));
     let tls = format!("cert = \"{cert}\", key = \"{key}\"");
@@ -455,7 +460,7 @@ fn tls_and_certificates_of_clients() {
         shown.contains("\"remaining\":4") && shown.ends_with(" 2"),
         "{shown}"
     );
-    // Not in clear, and not with an authority that did not sign.
+    // Plain HTTP fails, and so does a certificate whose CA is unknown to curl.
     for arguments in [
         &["-s", &https.replace("https", "http")][..],
         &["-s", &https],
@@ -497,7 +502,7 @@ fn tls_and_certificates_of_clients() {
 }
 
 #[test]
-fn promtool_finds_nothing_wrong() {
+fn promtool_accepts_the_metrics() {
     let server = TestServer::start(config(POLICIES));
     server.post("/v1/check", r#"{"policy": "api", "key": "k"}"#);
     server.post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#);
@@ -507,13 +512,13 @@ fn promtool_finds_nothing_wrong() {
         .args(["-o", "pipefail", "-c", script, &url])
         .output()
         .unwrap();
-    let said = [output.stdout, output.stderr].concat();
+    let printed = [output.stdout, output.stderr].concat();
     assert!(
-        output.status.success() && said.is_empty(),
+        output.status.success() && printed.is_empty(),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&printed)
     );
-    // Who asks for OpenMetrics gets it.
+    // A client that accepts OpenMetrics receives OpenMetrics.
     let open = "curl -s -H 'accept: application/openmetrics-text' $0 | tail -1";
     assert_eq!(
         self::output(Command::new("bash").args(["-c", open, &url])),
@@ -522,7 +527,7 @@ fn promtool_finds_nothing_wrong() {
 }
 
 #[test]
-fn as_many_series_with_many_keys_as_with_one() {
+fn the_number_of_series_does_not_depend_on_the_number_of_keys() {
     let server = TestServer::start(config(POLICIES));
     let series = || {
         let text = server.admin().get("/metrics").unwrap().body;
@@ -559,7 +564,7 @@ fn schemathesis_finds_no_error() {
     for address in [server.http, server.admin] {
         let url = format!("http://{address}/openapi.json");
         let mut command = Command::new(tools::schemathesis());
-        // It keeps notes where it runs.
+        // schemathesis writes its notes to the working directory.
         command
             .current_dir(tools::folder())
             .arg("--config-file")
@@ -577,9 +582,9 @@ fn schemathesis_finds_no_error() {
     assert_eq!(server.metric("tidegate_panics_total"), 0);
 }
 
-/// Who is still sending hears what is said meanwhile.
+/// A client that is still sending its body receives the error response.
 #[test]
-fn curl_hears_every_refusal_by_http_2() {
+fn curl_receives_every_error_response_over_http_2() {
     let folder = Folder::new();
     let check = folder.write("check", "c-secret-long-enough\n");
     let text = format!("[[token]]\nscopes = [\"check\"]\nfile = \"{check}\"\n");
@@ -588,7 +593,7 @@ fn curl_hears_every_refusal_by_http_2() {
         "{{\"limits\": \"5/minute\", \"key\": \"{}\"}}",
         "k".repeat(4_000)
     );
-    let asked = |path: &str| {
+    let status_of = |path: &str| {
         let url = format!("http://{}{path}", server.http);
         let fixed = [
             "-s",
@@ -604,22 +609,26 @@ fn curl_hears_every_refusal_by_http_2() {
     };
     for _ in 0..20 {
         assert_eq!(
-            (asked("/v1/check"), asked("/nope"), asked("/healthz")),
+            (
+                status_of("/v1/check"),
+                status_of("/nope"),
+                status_of("/healthz")
+            ),
             ("401".into(), "404".into(), "405".into())
         );
     }
 }
 
 #[test]
-fn a_look_says_whether_one_more_would_go_on() {
+fn a_peek_reports_if_the_next_check_would_be_allowed() {
     let server = TestServer::start(config(POLICIES));
     let ask = |path: &str, body: &str| server.post(path, body).json();
     let inline = r#"{"limits": "fixed_window 1/300 days", "key": "k"}"#;
     assert_eq!(ask("/v1/peek", inline)["allowed"], true);
     assert_eq!(ask("/v1/check", inline)["allowed"], true);
-    let told = ask("/v1/peek", inline);
+    let decision = ask("/v1/peek", inline);
     assert_eq!(
-        (&told["allowed"], &told["retry_after_us"]),
+        (&decision["allowed"], &decision["retry_after_us"]),
         (&false.into(), &serde_json::Value::Null)
     );
     for (key, allowed) in [("root", true), ("evil", false), ("new", true)] {
@@ -632,7 +641,7 @@ fn a_look_says_whether_one_more_would_go_on() {
             "{key}"
         );
     }
-    // In shadow nobody is denied.
+    // A policy in shadow mode denies no request.
     let shadowed = r#"{"policy": "shadowed", "key": "k"}"#;
     assert_eq!(ask("/v1/check", shadowed)["shadow"], "allowed");
     assert_eq!(
@@ -642,7 +651,7 @@ fn a_look_says_whether_one_more_would_go_on() {
         ),
         (&"denied".into(), &true.into())
     );
-    // Looks, resets and refunds are no checks.
+    // Peeks, resets and refunds are not counted as checks.
     assert_eq!(
         server.metric("tidegate_checks_total{policy=\"api\",outcome=\"allowed\"}"),
         0
@@ -658,7 +667,7 @@ fn a_look_says_whether_one_more_would_go_on() {
 }
 
 #[test]
-fn where_nobody_knows_no_wait_is_made_up() {
+fn unknown_values_are_null_while_the_store_is_down() {
     let mut redis = RedisServer::start();
     let store = format!(
         "store.url = \"redis://127.0.0.1:{}/?failure=closed\"\n",
@@ -668,21 +677,21 @@ fn where_nobody_knows_no_wait_is_made_up() {
                     candidate = \"3/minute\"\nfailure = \"open\"\n";
     let server = TestServer::start(config(&format!("{store}{policies}")));
     redis.kill();
-    // Nor what would have been.
+    // The shadow and candidate decisions are unknown, too.
     for policy in ["watched", "api"] {
-        let told = server
+        let decision = server
             .post(
                 "/v1/check",
                 &format!(r#"{{"policy": "{policy}", "key": "k"}}"#),
             )
             .json();
         assert!(
-            told["allowed"] == true && told["degraded"].is_string(),
-            "{told}"
+            decision["allowed"] == true && decision["degraded"].is_string(),
+            "{decision}"
         );
         assert!(
-            told["shadow"].is_null() && told["candidate"].is_null(),
-            "{told}"
+            decision["shadow"].is_null() && decision["candidate"].is_null(),
+            "{decision}"
         );
     }
     assert_eq!(
@@ -695,11 +704,11 @@ fn where_nobody_knows_no_wait_is_made_up() {
             .status,
         503
     );
-    let told = server
+    let decision = server
         .post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#)
         .json();
     assert_eq!(
-        (&told["allowed"], &told["limit"]),
+        (&decision["allowed"], &decision["limit"]),
         (&false.into(), &5.into())
     );
     for field in [
@@ -708,9 +717,9 @@ fn where_nobody_knows_no_wait_is_made_up() {
         "retry_after_us",
         "reset_after_us",
     ] {
-        assert!(told[field].is_null(), "{field}: {told}");
+        assert!(decision[field].is_null(), "{field}: {decision}");
     }
-    // Also of a server on Redis, promtool finds nothing wrong.
+    // promtool also accepts the metrics of a server on Redis.
     let url = format!("http://{}/metrics", server.admin);
     let checked = Command::new("bash")
         .args(["-c", "curl -s $0 | promtool check metrics", &url])

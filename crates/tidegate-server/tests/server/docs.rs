@@ -1,4 +1,4 @@
-//! The snippets in docs/server.md, as they are pasted.
+//! Runs the snippets of docs/server.md exactly as a reader pastes them.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use tidegate_testkit::tools;
 
 const PAGE: &str = include_str!("../../../../docs/server.md");
 
-/// The blocks of a language, asking the server of this test.
+/// Returns the code blocks of a language, with the ports of the test server.
 fn snippets(language: &str, server: &TestServer) -> Vec<String> {
     let begin = format!("```{language}\n");
     let blocks = PAGE
@@ -34,12 +34,12 @@ fn output(command: &mut Command) -> String {
 }
 
 #[test]
-fn python() {
+fn python_snippets_print_the_documented_output() {
     let server = TestServer::start(config(""));
     let [http, resp] = &snippets("python", &server)[..] else {
-        panic!("expected two")
+        panic!("expected two snippets")
     };
-    // The first needs nothing installed.
+    // The HTTP snippet needs no installed package.
     assert_eq!(
         output(Command::new("python3").args(["-c", http])),
         "99 left\n"
@@ -51,10 +51,10 @@ fn python() {
 }
 
 #[test]
-fn node() {
+fn node_snippets_print_the_documented_output() {
     let server = TestServer::start(config(""));
     let [http, resp] = &snippets("js", &server)[..] else {
-        panic!("expected two")
+        panic!("expected two snippets")
     };
     assert_eq!(output(Command::new("node").args(["-e", http])), "99 left\n");
     let with_modules = &mut Command::new("node");
@@ -65,14 +65,14 @@ fn node() {
 }
 
 #[test]
-fn curl() {
+fn the_curl_snippet_prints_the_documented_response() {
     let server = TestServer::start(config(""));
     let snippet = snippets("sh", &server)
         .into_iter()
         .find(|block| block.starts_with("curl"))
         .unwrap();
     let shown = output(Command::new("bash").args(["-c", &snippet]));
-    // What the page shows, but for the time.
+    // The output equals that on the page, except for the time.
     let page = PAGE
         .split("```text\n")
         .find(|block| block.starts_with("HTTP/1.1 200 OK"))

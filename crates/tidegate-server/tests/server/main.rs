@@ -1,5 +1,6 @@
-//! A server on free ports, asked by everybody. One program, since each takes its time to build.
-// Helpers of a test fail by a panic, too.
+//! Tests of a server on free ports, with real and hostile clients. They form one program, because
+//! each program takes long to build.
+// Test helpers panic when they fail.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod bad_http;
@@ -8,5 +9,5 @@ mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod docs;
-mod patience;
+mod timeouts;
 mod vectors;

@@ -1,13 +1,14 @@
-//! Who takes too long is not waited for; who is still sending hears what is said.
+//! Timeouts: the server closes slow and idle connections. A client that is still sending receives
+//! the error.
 
 use std::io::{Read, Write};
 use std::process::Command;
 
 use tidegate_testkit::redis::{TlsFiles, wait_for};
 
-use crate::common::{PATIENCE, RespClient, TestServer, config};
+use crate::common::{RespClient, TIMEOUT, TestServer, config};
 
-/// Asks for much over TLS, and reads none of it.
+/// Sends many requests over TLS and reads no response.
 const NEVER_READS: &str = r#"
 import socket, ssl, sys
 context = ssl.create_default_context()
@@ -24,7 +25,7 @@ except OSError:
 "#;
 
 #[test]
-fn nobody_who_leaves_answers_unread_over_tls() {
+fn a_tls_client_that_never_reads_is_disconnected() {
     let files = TlsFiles::make();
     let tls = format!(
         "{{ cert = \"{}\", key = \"{}\" }}",
@@ -37,8 +38,8 @@ fn nobody_who_leaves_answers_unread_over_tls() {
         "*2\\r\\n$4\\r\\nECHO\\r\\n$4000\\r\\n{}\\r\\n",
         "x".repeat(4_000)
     );
-    let look = "GET /openapi.json HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n";
-    for (address, request) in [(server.resp, &echo[..]), (server.http, look)] {
+    let get = "GET /openapi.json HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n";
+    for (address, request) in [(server.resp, &echo[..]), (server.http, get)] {
         let port = address.port().to_string();
         let output = Command::new("python3")
             .args(["-c", NEVER_READS, &port, request])
@@ -52,9 +53,9 @@ fn nobody_who_leaves_answers_unread_over_tls() {
     }
 }
 
-/// Answers every ping, as clients do, and asks nothing.
+/// The client acknowledges every ping, as clients do, and sends no request.
 #[test]
-fn an_idle_connection_of_http_2_is_told_and_closed() {
+fn an_idle_http_2_connection_gets_goaway_and_is_closed() {
     const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     const PING: u8 = 6;
     const GOAWAY: u8 = 7;
@@ -73,27 +74,27 @@ fn an_idle_connection_of_http_2_is_told_and_closed() {
         }
         kinds.push(kind);
         if kind == PING && flags == 0 {
-            let answer = [&[0, 0, 8, PING, 1, 0, 0, 0, 0][..], &payload].concat();
-            // It may be closed by now.
-            let _ = stream.write_all(&answer);
+            let acknowledgement = [&[0, 0, 8, PING, 1, 0, 0, 0, 0][..], &payload].concat();
+            // The server may have closed the connection by now.
+            let _ = stream.write_all(&acknowledgement);
         }
     }
     assert!(kinds.contains(&GOAWAY), "{kinds:?}");
-    // Nobody is left but who scrapes.
-    assert!(wait_for(PATIENCE, || server.metric("tidegate_connections") <= 1));
+    // Only the connection that reads the metrics is left.
+    assert!(wait_for(TIMEOUT, || server.metric("tidegate_connections") <= 1));
 }
 
 #[test]
-fn who_is_still_sending_hears_why_it_was_refused() {
+fn a_client_that_is_still_sending_receives_the_error() {
     let server = TestServer::start(config(""));
     for _ in 0..20 {
         let mut client = server.resp();
         client.send(&[&b"*99\r\n"[..], &vec![b'x'; 1 << 20]].concat());
-        let mut said = String::new();
-        client.0.read_to_string(&mut said).unwrap();
+        let mut reply = String::new();
+        client.0.read_to_string(&mut reply).unwrap();
         assert!(
-            said.starts_with("-ERR ") && said.ends_with("\r\n"),
-            "{said}"
+            reply.starts_with("-ERR ") && reply.ends_with("\r\n"),
+            "{reply}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The vectors' decisions, through each protocol, on memory and on Redis.
+//! The decisions of the test vectors through each protocol, on memory and on Redis.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,8 @@ fn set(clock: &ManualClock, step: &Step) {
     clock.set(Timestamp::from_micros(step.at_us).unwrap());
 }
 
-/// Every case through HTTP, limits written as the case writes them. A tenant a case keeps them apart.
+/// Runs every case through HTTP, with the limits written as in the case. Each case has its own
+/// tenant.
 fn through_http(config: Config) {
     let clock = ManualClock::new();
     let server = TestServer::start_at(&clock, config);
@@ -28,13 +29,13 @@ fn through_http(config: Config) {
         let mut receipts = HashMap::new();
         for step in &case.steps {
             set(&clock, step);
-            let answer = ask_http(&mut client, &mut receipts, case, number, step);
+            let answer = send_http(&mut client, &mut receipts, case, number, step);
             assert_eq!(answer, step.expected(), "{} {}", case.place, case.policy);
         }
     }
 }
 
-fn ask_http(
+fn send_http(
     client: &mut HttpClient,
     receipts: &mut HashMap<u32, String>,
     case: &Case,
@@ -43,14 +44,14 @@ fn ask_http(
 ) -> Answer {
     let limits = serde_json::Value::from(case.policy.as_str());
     let key = serde_json::Value::from(step.key.as_str());
-    let asked =
+    let fields =
         |cost| format!(r#""limits": {limits}, "key": {key}, "tenant": "{number}", "cost": {cost}"#);
     let (path, body) = match step.act() {
-        Act::Check(cost) => ("/v1/check", format!("{{{}}}", asked(cost))),
-        Act::Refund(cost) => ("/v1/refund", format!("{{{}}}", asked(cost))),
+        Act::Check(cost) => ("/v1/check", format!("{{{}}}", fields(cost))),
+        Act::Refund(cost) => ("/v1/refund", format!("{{{}}}", fields(cost))),
         Act::Admit(cost, _) => (
             "/v1/check",
-            format!("{{{}, \"receipt\": true}}", asked(cost)),
+            format!("{{{}, \"receipt\": true}}", fields(cost)),
         ),
         Act::Settle(name, cost) => (
             "/v1/settle",
@@ -60,45 +61,47 @@ fn ask_http(
             ),
         ),
     };
-    let mut answer = client.post(path, &body).unwrap();
-    if let (Act::Settle(..), 409) = (step.act(), answer.status) {
-        // Everything was free again, and the receipt has expired: a look says the same.
-        answer = client
-            .post("/v1/check", &format!("{{{}}}", asked(Cost::ZERO)))
+    let mut response = client.post(path, &body).unwrap();
+    if let (Act::Settle(..), 409) = (step.act(), response.status) {
+        // All usage has expired, and the receipt with it. A check of cost zero returns the same
+        // state.
+        response = client
+            .post("/v1/check", &format!("{{{}}}", fields(Cost::ZERO)))
             .unwrap();
     }
-    assert_eq!(answer.status, 200, "{} {body}", answer.body);
-    let told = answer.json();
-    if let (Act::Admit(_, name), Some(receipt)) = (step.act(), told["receipt"].as_str()) {
+    assert_eq!(response.status, 200, "{} {body}", response.body);
+    let json = response.json();
+    if let (Act::Admit(_, name), Some(receipt)) = (step.act(), json["receipt"].as_str()) {
         receipts.insert(name, receipt.to_owned());
     }
     let number = |name: &str| {
-        told[name]
+        json[name]
             .as_u64()
-            .unwrap_or_else(|| panic!("{name} of {told}"))
+            .unwrap_or_else(|| panic!("{name} of {json}"))
     };
     Answer {
-        allowed: told["allowed"].as_bool().unwrap(),
+        allowed: json["allowed"].as_bool().unwrap(),
         limit: number("limit"),
         remaining: number("remaining"),
-        retry_after: told["retry_after_us"].as_u64(),
+        retry_after: json["retry_after_us"].as_u64(),
         reset_after: number("reset_after_us"),
         delay: number("delay_us"),
     }
 }
 
 #[test]
-fn http_on_memory() {
+fn http_on_memory_matches_the_vectors() {
     through_http(on("memory://"));
 }
 
 #[test]
-fn http_on_redis() {
+fn http_on_redis_matches_the_vectors() {
     let redis = RedisServer::start();
     through_http(config(&on_redis(&redis)));
 }
 
-/// Cases of one bucket in whole numbers and whole seconds: what the commands of Redis clients can say. Answers how many.
+/// Runs the cases that Redis commands can express: one bucket, whole numbers and whole seconds.
+/// Returns the number of cases.
 fn through_resp(config: Config) -> usize {
     let clock = ManualClock::new();
     let server = TestServer::start_at(&clock, config);
@@ -122,7 +125,8 @@ fn through_resp(config: Config) -> usize {
             let quantity = (cost.thousandths() / 1_000).to_string();
             let key = format!("{number}:{}", step.key);
             let [rate, period] = [rate.to_string(), period.to_string()];
-            // All three ask the same bucket: two of them look, and then the third takes.
+            // All three commands use the same bucket. The first two have a quantity of zero, and
+            // the third consumes.
             let (cell, crab) = ((burst - 1).to_string(), burst.to_string());
             let expected = step.expected();
             let seconds = |us: u64| i64::try_from(us.div_ceil(1_000_000)).unwrap();
@@ -172,21 +176,22 @@ fn through_resp(config: Config) -> usize {
 }
 
 #[test]
-fn resp_on_memory() {
+fn resp_on_memory_matches_the_vectors() {
     let config = on("memory://");
     assert!(through_resp(config.clone()) >= 4);
     walk_through_resp(config, 5_000);
 }
 
 #[test]
-fn resp_on_redis() {
+fn resp_on_redis_matches_the_vectors() {
     let redis = RedisServer::start();
     let config = config(&on_redis(&redis));
     through_resp(config.clone());
     walk_through_resp(config, 1_000);
 }
 
-/// Few vectors are of whole numbers only. So: random requests, each answered as the pure step decides.
+/// Sends random requests and compares each reply with the decision of the pure step. Few vectors
+/// have whole numbers only.
 fn walk_through_resp(config: Config, steps: usize) {
     let clock = ManualClock::at(Timestamp::from_micros(1_750_000_000_000_000).unwrap());
     let server = TestServer::start_at(&clock, config);
@@ -238,7 +243,8 @@ fn walk_through_resp(config: Config, steps: usize) {
     }
 }
 
-/// redis-cell's own cases: burst 4, 1 a second; time in tenths of a second, quantity, and the five integers.
+/// The cases of redis-cell's own tests, with burst 4 and 1 per second. Each has the time in tenths
+/// of a second, the quantity and the five integers of the reply.
 const CELL: [(u64, u64, [i64; 5]); 15] = [
     (0, 6, [1, 5, 5, -1, 0]),
     (0, 1, [0, 5, 4, -1, 1]),
@@ -258,7 +264,7 @@ const CELL: [(u64, u64, [i64; 5]); 15] = [
 ];
 
 #[test]
-fn as_redis_cell_answers() {
+fn replies_match_those_of_redis_cell() {
     let redis = RedisServer::start();
     for config in [on("memory://"), config(&on_redis(&redis))] {
         let clock = ManualClock::new();
@@ -276,7 +282,8 @@ fn as_redis_cell_answers() {
             &command(&["cl.throttle", "other", "15", "30", "60"]),
             "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n",
         );
-        // Another rate, even of another period, finds the same bucket: full again 2 s from now, at 2 a second 4 are missing.
+        // A different rate, even with a different period, uses the same bucket. It is full again in
+        // 2 s, so at 2 per second 4 tokens are missing.
         client.expect(
             &command(&["CL.THROTTLE", "other", "15", "20", "10", "0"]),
             "*5\r\n:0\r\n:16\r\n:12\r\n:-1\r\n:2\r\n",

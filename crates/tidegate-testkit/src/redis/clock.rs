@@ -5,10 +5,10 @@ use std::process::Command;
 
 use crate::folder::new_folder;
 
-/// What stands between a server and its clock.
+/// The library that is preloaded between a server and its clock.
 const SHIM: &str = include_str!("clock_shim.c");
 
-/// The wall clock of servers that are started with it, shifted by what is set.
+/// The wall clock of the servers started with it, shifted by a settable offset.
 pub struct ShiftedClock {
     folder: PathBuf,
 }
@@ -25,16 +25,16 @@ impl ShiftedClock {
             .status();
         assert!(
             compiled.is_ok_and(|status| status.success()),
-            "cc could not compile the clock shim"
+            "cc failed to compile the clock shim"
         );
         let clock = Self { folder };
         clock.shift_micros(0);
         clock
     }
 
-    /// Sets how far the clock is off.
+    /// Sets the offset of the clock.
     pub fn shift_micros(&self, micros: i64) {
-        // In place: the server has the file mapped.
+        // Writes in place, because the server has mapped the file.
         let mut file = std::fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -60,7 +60,7 @@ impl ShiftedClock {
 
 impl Drop for ShiftedClock {
     fn drop(&mut self) {
-        // Left behind at worst.
+        // A failure only leaves the folder behind.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,4 +1,4 @@
-//! A cluster of three primaries with a replica each.
+//! A Redis cluster of three primaries with one replica each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use super::{RedisServer, Value, command, wait_for};
 
 const SLOTS: u16 = 16_384;
 
-/// Six nodes: three primaries, and a replica of each.
+/// Six nodes: three primaries and a replica of each.
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Starts six nodes, and waits until they are one cluster. Replicas stay replicas, however long a busy machine lets
-    /// their primaries wait.
+    /// Starts six nodes and waits until they form a cluster. Replicas never take over, even if a
+    /// busy machine delays their primaries.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&[
@@ -26,7 +26,8 @@ impl RedisCluster {
         ])
     }
 
-    /// The same, with replicas that take over when their primary has not been heard of for a second.
+    /// Like [`start`](Self::start), but a replica takes over when its primary has been silent for a
+    /// second.
     #[must_use]
     pub fn start_with_failover() -> Self {
         Self::start_with(&[
@@ -96,19 +97,19 @@ impl RedisCluster {
         };
         assert!(
             wait_for(Duration::from_secs(30), know_all),
-            "the nodes did not meet"
+            "the nodes did not find one another"
         );
         for (replica, primary) in self.nodes[3..].iter().zip(&self.nodes) {
             let id = text(&primary.command(&["CLUSTER", "MYID"]));
             let replicates = || {
-                let told = super::connect(replica.port()).and_then(|mut connection| {
+                let reply = super::connect(replica.port()).and_then(|mut connection| {
                     super::try_command(&mut connection, &["CLUSTER", "REPLICATE", &id])
                 });
-                told.is_ok()
+                reply.is_ok()
             };
             assert!(
                 wait_for(Duration::from_secs(30), replicates),
-                "a replica does not know its primary"
+                "a replica did not accept its primary"
             );
         }
         let is_whole = || {
@@ -123,11 +124,11 @@ impl RedisCluster {
         };
         assert!(
             wait_for(Duration::from_secs(30), is_whole),
-            "the cluster did not come together"
+            "the cluster did not become ready"
         );
     }
 
-    /// The URL of a client that knows two of the nodes.
+    /// Returns the URL for a client. It names two of the nodes.
     #[must_use]
     pub fn url(&self) -> String {
         format!(
@@ -137,18 +138,20 @@ impl RedisCluster {
         )
     }
 
-    /// The nodes; the first three were the primaries at first, the others their replicas in the same order.
+    /// Returns the nodes. The first three start as primaries, the others as their replicas in the
+    /// same order.
     pub fn nodes(&mut self) -> &mut [RedisServer] {
         &mut self.nodes
     }
 
-    /// Moves a slot with its keys from one of the nodes to another, step by step, while clients go on.
+    /// Moves a slot with its keys from one node to another, step by step, while clients continue.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
         self.move_keys(slot, from, to);
         self.hand_over(slot, to);
     }
 
-    /// Moves the keys of a slot, and leaves it on its way: the old owner sends who asks for what has gone to the new one.
+    /// Moves the keys of a slot and leaves the migration unfinished. The old owner redirects
+    /// requests for moved keys to the new owner.
     pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (source_id, target_id) = (id(source), id(target));
@@ -171,11 +174,12 @@ impl RedisCluster {
         }
     }
 
-    /// Makes the new owner of a slot known.
+    /// Announces the new owner of a slot.
     pub fn hand_over(&self, slot: u16, to: usize) {
         let (target, number) = (&self.nodes[to], slot.to_string());
         let target_id = id(target);
-        // The new owner first; then the old one and the third, so that nobody has to hear of it by gossip.
+        // The new owner first, then the old one and the third. No primary depends on gossip for the
+        // change.
         let others = self
             .nodes
             .iter()
@@ -184,19 +188,20 @@ impl RedisCluster {
         for node in [target].into_iter().chain(others) {
             node.command(&["CLUSTER", "SETSLOT", &number, "NODE", &target_id]);
         }
-        // The new owner has taken the next epoch without asking. Who has not heard of it may take the same for the next
-        // slot, and then lose that slot to what was said before the move.
+        // The new owner took the next epoch without a vote. A node that does not know it yet may
+        // take the same epoch for the next slot. It would then lose that slot to a message from
+        // before the move.
         let agree = || {
             let [first, second, third] = [0, 1, 2].map(|node| epochs(&self.nodes[node]));
             first == second && second == third
         };
         assert!(
             wait_for(Duration::from_secs(10), agree),
-            "the nodes never agreed on their epochs"
+            "the nodes did not agree on their epochs"
         );
     }
 
-    /// Which of the first three nodes has a slot, as the first one of them that answers sees it.
+    /// Returns the index of the node that owns a slot, according to the first node.
     #[must_use]
     pub fn owner(&self, slot: u16) -> usize {
         let shards = command(self.nodes[0].port(), &["CLUSTER", "SLOTS"]);
@@ -219,7 +224,7 @@ impl RedisCluster {
                 return found.expect("the owner is one of the nodes");
             }
         }
-        panic!("nobody has slot {slot}");
+        panic!("no node owns slot {slot}");
     }
 }
 
@@ -227,7 +232,7 @@ fn id(node: &RedisServer) -> String {
     text(&node.command(&["CLUSTER", "MYID"]))
 }
 
-/// The epoch of each primary's configuration, as this node knows it.
+/// Returns the configuration epoch of each primary, as this node knows it.
 fn epochs(node: &RedisServer) -> BTreeMap<String, String> {
     let nodes = text(&node.command(&["CLUSTER", "NODES"]));
     let epoch = |line: &str| {
@@ -242,9 +247,9 @@ fn info(node: &RedisServer) -> String {
     text(&node.command(&["CLUSTER", "INFO"]))
 }
 
-/// What CONFIG GET says of a setting.
-fn text_after(answer: &str, name: &str) -> String {
-    let digits: String = answer
+/// Extracts the number after a setting's name from a CONFIG GET reply.
+fn text_after(reply: &str, name: &str) -> String {
+    let digits: String = reply
         .rsplit(name)
         .next()
         .unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Real redis-servers on free ports, ended whatever happens.
+//! Real Redis servers on free ports. They end with the test, however it ends.
 
 mod clock;
 mod cluster;
@@ -17,10 +17,10 @@ pub use self::proxy::{Fault, Proxy};
 pub use self::sentinel::RedisSentinels;
 pub use self::tls::TlsFiles;
 
-/// A value as Redis answers it.
+/// A reply from Redis.
 pub use ::redis::Value;
 
-/// A redis-server of this test's own.
+/// A redis-server that belongs to one test.
 pub struct RedisServer {
     port: u16,
     arguments: Vec<String>,
@@ -29,19 +29,19 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// A server that keeps nothing on disk.
+    /// Starts a server that stores nothing on disk.
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// A server with some settings more: `["--maxmemory", "3mb"]`.
+    /// Starts a server with additional settings, such as `["--maxmemory", "3mb"]`.
     #[must_use]
     pub fn start_with(settings: &[&str]) -> Self {
         Self::start_in(settings, &[])
     }
 
-    /// A server whose clock can be shifted.
+    /// Starts a server with a clock that can be shifted.
     #[must_use]
     pub fn start_with_clock(clock: &ShiftedClock) -> Self {
         Self::start_in(&[], &clock.environment())
@@ -52,7 +52,7 @@ impl RedisServer {
             .iter()
             .map(|setting| (*setting).to_owned())
             .collect();
-        // Somebody else may take the port between our finding it free and Redis' taking it.
+        // Another process may take the port after it was found free and before Redis binds it.
         for _ in 0..10 {
             let port = free_port();
             let arguments = [standard_arguments(port), settings.clone()].concat();
@@ -66,88 +66,87 @@ impl RedisServer {
                 };
             }
         }
-        panic!(
-            "no redis-server would start: is redis-server installed? `cargo xtask test` installs it"
-        );
+        panic!("redis-server did not start: is it installed? `cargo xtask test` installs it");
     }
 
-    /// Its port on 127.0.0.1.
+    /// Returns its port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its process.
+    /// Returns its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Its URL.
+    /// Returns its URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Sends a command and answers what Redis does.
+    /// Sends a command and returns the reply.
     pub fn command(&self, words: &[&str]) -> Value {
         command(self.port, words)
     }
 
-    /// Sends a command to a server that may be just about to go away, or to close its connections.
+    /// Sends a command to a server that may be about to exit or to close its connections. Returns
+    /// `None` on failure.
     #[must_use]
     pub fn try_command(&self, words: &[&str]) -> Option<Value> {
         try_command(&mut connect(self.port).ok()?, words).ok()
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL and waits until it is gone.
     pub fn kill(&mut self) {
         self.process.signal("KILL");
         self.process.wait_until_gone();
     }
 
-    /// SIGSTOP: it is there, and does not answer.
+    /// Suspends the process with SIGSTOP: it accepts connections but does not reply.
     pub fn stop(&self) {
         self.process.signal("STOP");
     }
 
-    /// SIGCONT.
+    /// Resumes the process with SIGCONT.
     pub fn go_on(&self) {
         self.process.signal("CONT");
     }
 
-    /// Starts it again after [`kill`](Self::kill), on the same port.
+    /// Starts the server again after [`kill`](Self::kill), on the same port.
     pub fn restart(&mut self) {
         self.process = Process::start("redis-server", &self.arguments, &self.environment);
         assert!(
             wait_until_up(self.port, &self.process),
-            "redis-server did not start again"
+            "redis-server did not restart"
         );
     }
 
-    /// A section of what the server says of itself.
+    /// Returns a section of the server's INFO reply.
     #[must_use]
     pub fn info(&self, section: &str) -> String {
         match self.command(&["INFO", section]) {
             Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
             Value::VerbatimString { text, .. } => text,
-            other => panic!("INFO answers text, not {other:?}"),
+            other => panic!("INFO: expected text, got {other:?}"),
         }
     }
 
-    /// Every key it has, with its time to live in ms: -1 for none.
+    /// Returns every key with its time to live in ms, or -1 if it has none.
     #[must_use]
     pub fn keys(&self) -> Vec<(Vec<u8>, i64)> {
-        let mut connection = connect(self.port).expect("the server answers");
+        let mut connection = connect(self.port).expect("the server accepts connections");
         let keys: Vec<Vec<u8>> = ::redis::cmd("KEYS")
             .arg("*")
             .query(&mut connection)
-            .expect("KEYS answers");
+            .expect("KEYS succeeds");
         let ttl = |key: Vec<u8>| {
             let ttl: i64 = ::redis::cmd("PTTL")
                 .arg(&key)
                 .query(&mut connection)
-                .expect("PTTL answers");
+                .expect("PTTL succeeds");
             (key, ttl)
         };
         keys.into_iter()
@@ -174,7 +173,7 @@ fn standard_arguments(port: u16) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// Sends one command to a server on this machine.
+/// Sends a command to a server on this machine.
 pub(crate) fn command(port: u16, words: &[&str]) -> Value {
     let mut connection =
         connect(port).unwrap_or_else(|error| panic!("{words:?} to port {port}: {error}"));
@@ -198,7 +197,8 @@ fn connect(port: u16) -> ::redis::RedisResult<::redis::Connection> {
     client.get_connection_with_timeout(Duration::from_secs(5))
 }
 
-/// Whether it is this very process that answers: somebody else's may have taken the port first.
+/// Waits until this process replies on the port. Returns false if it does not: another process may
+/// have taken the port first.
 fn wait_until_up(port: u16, process: &Process) -> bool {
     let is_ours = format!("process_id:{}\r\n", process.pid());
     let answers = || {
@@ -211,7 +211,7 @@ fn wait_until_up(port: u16, process: &Process) -> bool {
     }) && answers()
 }
 
-/// Waits until something holds, for so long at most, and answers whether it does.
+/// Waits until `holds` returns true, for at most `longest`. Returns true if it did.
 pub fn wait_for(longest: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let end = now() + longest;
     loop {
@@ -225,14 +225,14 @@ pub fn wait_for(longest: Duration, mut holds: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// The time, for waits and measurements in tests on real servers.
+/// Returns the current time, for waits and measurements in tests on real servers.
 #[must_use]
-#[allow(clippy::disallowed_methods)] // No decision is made by it.
+#[allow(clippy::disallowed_methods)] // No decision depends on it.
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// A port that nobody listens on, below those that the system gives to connections.
+/// Returns a free port below the range that the system assigns to outgoing connections.
 #[must_use]
 pub fn free_port() -> u16 {
     loop {

@@ -1,14 +1,15 @@
 //! A process that ends with the test that started it, however the test ends.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::wait_for;
 use crate::folder::new_folder;
 
-/// Waits until its standard input closes, which it does when the test's process is gone for any reason, and then ends the
-/// program and takes its folder away.
+/// Runs the program until standard input closes, then kills it and deletes its folder. Standard
+/// input closes when the test's process ends for any reason.
 const WATCHDOG: &str = r#"
 dir=$1; shift
 cd "$dir" || exit 1
@@ -27,16 +28,25 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts a program in a folder of its own.
+    /// Starts a program in its own folder.
     pub(super) fn start(
         program: &str,
         arguments: &[String],
         environment: &[(String, String)],
     ) -> Self {
-        let folder = new_folder();
+        Self::start_in(&new_folder(), program, arguments, environment)
+    }
+
+    /// Starts a program in a folder, which is deleted when the program ends.
+    pub(super) fn start_in(
+        folder: &Path,
+        program: &str,
+        arguments: &[String],
+        environment: &[(String, String)],
+    ) -> Self {
         let mut watchdog = Command::new("sh")
             .args(["-c", WATCHDOG, "watchdog"])
-            .arg(&folder)
+            .arg(folder)
             .arg(program)
             .args(arguments)
             .envs(environment.iter().cloned())
@@ -49,7 +59,7 @@ impl Process {
         let stdout = watchdog.stdout.take().expect("its output is piped");
         BufReader::new(stdout)
             .read_line(&mut line)
-            .expect("the watchdog tells the pid");
+            .expect("the watchdog prints the pid");
         let pid = line.trim().parse().expect("a pid is a number");
         Self { watchdog, pid }
     }
@@ -68,7 +78,7 @@ impl Process {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        // One that has ended and that nobody has waited for yet is still listed, as a zombie.
+        // A process that has ended is listed as a zombie until its parent waits for it.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         stat.rsplit(") ")
             .next()
@@ -78,14 +88,14 @@ impl Process {
     pub(super) fn wait_until_gone(&self) {
         assert!(
             wait_for(Duration::from_secs(10), || !self.is_running()),
-            "a killed process is still there"
+            "a killed process is still running"
         );
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Tells the watchdog, which does the rest.
+        // Closing standard input makes the watchdog kill the program.
         drop(self.watchdog.stdin.take());
         let _ = self.watchdog.wait();
     }

@@ -1,4 +1,4 @@
-//! A proxy before a server that does to connections what networks do.
+//! A TCP proxy in front of a server that injects network faults.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -7,28 +7,28 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What happens to what is passed on.
+/// The fault that a proxy injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// Each piece comes later by so much.
+    /// Delays each piece of data by this time.
     Delay(Duration),
-    /// Nothing is passed on, either way, and nothing is closed.
+    /// Forwards nothing in either direction and closes nothing.
     Hang,
-    /// What the server answers is lost; what it is asked, it gets.
+    /// Forwards requests but drops replies.
     SwallowReplies,
-    /// What the server answers is lost, and the connection ends with it.
+    /// Forwards requests but drops each reply and closes its connection.
     CutReplies,
-    /// The next answer is lost, and the connection ends with it; from then on nothing happens.
+    /// Drops the next reply and closes its connection, then changes to [`Fault::None`].
     CutNextReply,
-    /// Bytes come one at a time.
+    /// Forwards one byte at a time.
     Slice,
-    /// Connections are closed, and new ones as soon as they are made.
+    /// Closes all connections, and new ones as soon as they are accepted.
     Cut,
 }
 
-/// A proxy before a server on this machine.
+/// A proxy in front of a server on this machine.
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
@@ -42,7 +42,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Starts a proxy before the server on this port.
+    /// Starts a proxy in front of the server on this port.
     #[must_use]
     pub fn start(server: u16) -> Self {
         let listener =
@@ -62,13 +62,13 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// The URL of the server behind it.
+    /// Returns the URL of the server through the proxy.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// From now on, this happens.
+    /// Sets the fault for all data from now on.
     pub fn set(&self, fault: Fault) {
         *self.shared.fault.lock().expect("no thread has panicked") = fault;
         if fault == Fault::Cut {
@@ -76,7 +76,7 @@ impl Proxy {
         }
     }
 
-    /// How many connections have been made to it.
+    /// Returns the number of connections accepted so far.
     #[must_use]
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
@@ -87,7 +87,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         self.shared.close_all();
-        // Wakes the listener, so that it sees that all is over.
+        // Wakes the listener, so that its thread ends.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
 }
@@ -99,7 +99,7 @@ impl Shared {
 
     fn close_all(&self) {
         for stream in self.open.lock().expect("no thread has panicked").drain(..) {
-            // It may be closed already.
+            // The stream may already be closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -141,12 +141,13 @@ fn pass(from: std::io::Result<TcpStream>, mut to: TcpStream, shared: &Shared, is
             break;
         }
     }
-    // The other side may have closed it already.
+    // The other thread may already have closed them.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Whether the connection goes on.
+/// Forwards one piece of data, subject to the fault. Returns false if the connection is to be
+/// closed.
 fn pass_piece(piece: &[u8], to: &mut TcpStream, shared: &Shared, is_reply: bool) -> bool {
     while shared.fault() == Fault::Hang {
         if shared.is_over.load(Ordering::SeqCst) {

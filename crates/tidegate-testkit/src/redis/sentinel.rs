@@ -6,7 +6,7 @@ use super::process::Process;
 use super::{RedisServer, Value, command, free_port, wait_for, wait_until_up};
 use crate::folder::new_folder;
 
-/// A primary with a replica, watched by three sentinels under the name `mymaster`.
+/// A primary with a replica, monitored by three sentinels under the name `mymaster`.
 pub struct RedisSentinels {
     primary: RedisServer,
     replica: RedisServer,
@@ -15,7 +15,7 @@ pub struct RedisSentinels {
 }
 
 impl RedisSentinels {
-    /// Starts all five, and waits until the sentinels know the replica and one another.
+    /// Starts all five and waits until the sentinels know the replica and one another.
     #[must_use]
     pub fn start() -> Self {
         let primary = RedisServer::start();
@@ -25,7 +25,7 @@ impl RedisSentinels {
             || text(&replica.command(&["INFO", "replication"])).contains("master_link_status:up");
         assert!(
             wait_for(Duration::from_secs(20), linked),
-            "the replica did not find its primary"
+            "the replica did not connect to its primary"
         );
         let sentinels: Vec<_> = (0..3).map(|_| start_sentinel(primary.port())).collect();
         let started = Self {
@@ -48,7 +48,7 @@ impl RedisSentinels {
         })
     }
 
-    /// The URL of a client.
+    /// Returns the URL for a client.
     #[must_use]
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self
@@ -59,7 +59,8 @@ impl RedisSentinels {
         format!("redis+sentinel://{}/mymaster", hosts.join(","))
     }
 
-    /// The URL of a client that asks first a sentinel which is cut off, and still takes a dead server for the primary.
+    /// Returns a URL whose first sentinel is stale: it is cut off and reports a dead server as the
+    /// primary.
     pub fn url_by_way_of_a_stale_one(&mut self) -> String {
         let stale = start_sentinel(free_port());
         let url = self
@@ -69,40 +70,41 @@ impl RedisSentinels {
         url
     }
 
-    /// The server that was the primary at first.
+    /// Returns the server that started as the primary.
     pub fn primary(&mut self) -> &mut RedisServer {
         &mut self.primary
     }
 
-    /// The server that was the replica at first.
+    /// Returns the server that started as the replica.
     #[must_use]
     pub fn replica(&self) -> &RedisServer {
         &self.replica
     }
 
-    /// Has the sentinels make the replica the primary, as for maintenance.
+    /// Makes the sentinels promote the replica, as for maintenance.
     pub fn fail_over(&self) {
         command(self.sentinels[0].0, &["SENTINEL", "FAILOVER", "mymaster"]);
     }
 }
 
 fn start_sentinel(primary: u16) -> (u16, Process) {
-    let folder = new_folder();
     for _ in 0..10 {
+        let folder = new_folder();
         let port = free_port();
         let config = format!(
             "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor mymaster 127.0.0.1 {primary} 2\n\
              sentinel down-after-milliseconds mymaster 1000\nsentinel failover-timeout mymaster 6000\n",
             folder.display()
         );
-        let file = folder.join(format!("sentinel-{port}.conf"));
+        let file = folder.join("sentinel.conf");
         std::fs::write(&file, config).expect("a temporary file can be written");
-        let process = Process::start("redis-sentinel", &[file.display().to_string()], &[]);
+        let arguments = [file.display().to_string()];
+        let process = Process::start_in(&folder, "redis-sentinel", &arguments, &[]);
         if wait_until_up(port, &process) {
             return (port, process);
         }
     }
-    panic!("no redis-sentinel would start: is it installed? `cargo xtask test` installs it");
+    panic!("redis-sentinel did not start: is it installed? `cargo xtask test` installs it");
 }
 
 pub(super) fn text(value: &Value) -> String {

@@ -1,4 +1,4 @@
-//! A server that only speaks TLS, with certificates made for the test.
+//! A Redis server with TLS, and certificates created for the test.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::{RedisServer, free_port, wait_for};
 use crate::folder::new_folder;
 
-/// A certificate authority, and a certificate for 127.0.0.1 that it has signed.
+/// A certificate authority and a certificate for 127.0.0.1 that it signed.
 pub struct TlsFiles {
     folder: PathBuf,
 }
 
 impl TlsFiles {
-    /// Makes them, with openssl.
+    /// Creates the files with openssl.
     #[must_use]
     pub fn make() -> Self {
         let folder = new_folder();
@@ -30,18 +30,19 @@ impl TlsFiles {
             .status();
         assert!(
             made.is_ok_and(|status| status.success()),
-            "openssl could not make certificates: is it installed?"
+            "openssl failed to create certificates: is it installed?"
         );
         Self { folder }
     }
 
-    /// One of the files: `ca.crt`, `redis.crt`, `redis.key`.
+    /// Returns the path of a file: `ca.crt`, `redis.crt` or `redis.key`.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
-    /// Starts a server that only speaks TLS and asks clients for a certificate, and answers its port.
+    /// Starts a server with a TLS port that requires a client certificate. Returns the server and
+    /// that port.
     #[must_use]
     pub fn start_server(&self) -> (RedisServer, u16) {
         let port = free_port();
@@ -65,7 +66,7 @@ impl TlsFiles {
         let listens = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
         assert!(
             wait_for(Duration::from_secs(10), listens),
-            "the server does not listen for TLS"
+            "the server does not listen on its TLS port"
         );
         (server, port)
     }
@@ -73,7 +74,7 @@ impl TlsFiles {
 
 impl Drop for TlsFiles {
     fn drop(&mut self) {
-        // Left behind at worst.
+        // A failure only leaves the folder behind.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

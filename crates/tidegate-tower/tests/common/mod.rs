@@ -1,4 +1,4 @@
-//! Requests over real sockets.
+//! Clients and servers on real sockets.
 #![allow(
     missing_docs,
     dead_code,
@@ -16,7 +16,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-/// An answer, read whole.
+/// A complete response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -34,7 +34,7 @@ impl Answer {
     }
 }
 
-/// A connection that requests go over, one after the other.
+/// A connection that sends one request after the other.
 pub struct Connection(SendRequest<Empty<Bytes>>);
 
 impl Connection {
@@ -72,7 +72,7 @@ pub async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Serves an axum router for as long as the test runs.
+/// Serves an axum router until the test ends.
 pub async fn serve(router: axum::Router) -> SocketAddr {
     let (listener, address) = listen().await;
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
@@ -80,7 +80,7 @@ pub async fn serve(router: axum::Router) -> SocketAddr {
     address
 }
 
-/// How many of `each` requests on each of 64 connections pass.
+/// Sends `each` requests on each of 64 connections and returns the number that pass.
 pub async fn passed_of_64_connections(address: SocketAddr, each: usize) -> usize {
     let clients: Vec<_> = (0..64)
         .map(|_| {
