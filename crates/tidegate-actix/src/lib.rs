@@ -2,13 +2,13 @@
 //!
 //! ```
 //! use actix_web::{App, web};
-//! use tidegate_actix::{RateLimit, key};
+//! use tidegate::actix::{RateLimit, key};
 //!
 //! // Create it once, outside the closure. Its clones, one per worker, share their counters.
 //! let limit = RateLimit::memory("100/minute".parse()?, key::client_address());
 //! let factory = move || App::new().wrap(limit.clone()).route("/", web::get().to(|| async { "hello" }));
 //! # let _ = factory();
-//! # Ok::<(), tidegate_core::PolicyError>(())
+//! # Ok::<(), tidegate::PolicyError>(())
 //! ```
 //!
 //! A denied request gets 429, problem+json and Retry-After. Every response has the RateLimit

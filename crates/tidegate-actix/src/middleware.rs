@@ -20,6 +20,19 @@ use crate::{Limits, response};
 ///
 /// Clones share their counters. Create it once, outside the closure that creates the app for each
 /// worker.
+///
+/// # Examples
+///
+/// ```
+/// use actix_web::App;
+/// use tidegate::actix::{RateLimit, key};
+///
+/// // Created once, outside the closure for the workers: clones share their counters.
+/// let limit = RateLimit::memory("100/minute".parse()?, key::client_address());
+/// let app = App::new().wrap(limit.clone());
+/// # let _ = app;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct RateLimit<S: Store = MemoryStore> {
     limits: Limits<S>,
@@ -27,6 +40,16 @@ pub struct RateLimit<S: Store = MemoryStore> {
 
 impl RateLimit<MemoryStore> {
     /// Creates middleware with one policy in memory and one key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::actix::{RateLimit, key};
+    ///
+    /// let limit = RateLimit::memory("100/minute".parse()?, key::client_address());
+    /// # let _ = limit;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn memory(policy: Policy, key: impl Into<RequestKey>) -> Self {
         Self::new(Limits::memory(policy, key))
@@ -39,6 +62,17 @@ impl<S: Store> RateLimit<S> {
     /// # Panics
     ///
     /// Panics if there are no limits, which is a mistake in the program.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::actix::{Limits, RateLimit, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::header("x-user-id")).cors();
+    /// let limit = RateLimit::new(limits);
+    /// # let _: RateLimit = limit;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn new(limits: Limits<S>) -> Self {
         assert!(

@@ -58,6 +58,15 @@ impl Cost {
     /// # Errors
     ///
     /// Returns [`CostError::TooLarge`] above [`Cost::MAX`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Cost;
+    ///
+    /// assert_eq!(Cost::from_thousandths(2_500)?, "2.5".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn from_thousandths(thousandths: u64) -> Result<Self, CostError> {
         if thousandths > Self::MAX.0 {
             return Err(CostError::TooLarge);
@@ -66,12 +75,29 @@ impl Cost {
     }
 
     /// Returns the cost in thousandths of a unit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Cost;
+    ///
+    /// assert_eq!(Cost::ONE.thousandths(), 1_000);
+    /// ```
     #[must_use]
     pub const fn thousandths(self) -> u64 {
         self.0
     }
 
     /// Returns `self - other`, or `None` if `other` is larger.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Cost;
+    ///
+    /// assert_eq!(Cost::ONE.checked_sub(Cost::ONE), Some(Cost::ZERO));
+    /// assert_eq!(Cost::ZERO.checked_sub(Cost::ONE), None);
+    /// ```
     #[must_use]
     pub const fn checked_sub(self, other: Self) -> Option<Self> {
         match self.0.checked_sub(other.0) {

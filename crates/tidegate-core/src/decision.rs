@@ -57,6 +57,14 @@ pub(crate) enum OutcomeKind {
 }
 
 /// The reason why the failure policy answered instead of the store.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::Degraded;
+///
+/// assert_eq!(Degraded::Timeout.to_string(), "timeout");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Degraded {
@@ -108,6 +116,20 @@ impl std::fmt::Display for Degraded {
 }
 
 /// The outcome of a request.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Limiter, Outcome};
+///
+/// let limiter = Limiter::memory("2/second".parse()?);
+/// match limiter.check("user:42").now()?.outcome() {
+///     Outcome::Allowed { delay } => println!("proceed after {delay:?}"),
+///     Outcome::Denied { retry_after } => println!("retry after {retry_after:?}"),
+///     Outcome::NeverAllowed => println!("the cost exceeds the capacity"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request may proceed, and its cost has been taken.
@@ -127,6 +149,18 @@ pub enum Outcome {
 
 impl Decision {
     /// Returns the outcome with the duration that belongs to it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limiter, Outcome};
+    ///
+    /// let limiter = Limiter::memory("2/second".parse()?);
+    /// let outcome = limiter.check("user:42").now()?.outcome();
+    /// assert_eq!(outcome, Outcome::Allowed { delay: Duration::ZERO });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
@@ -139,6 +173,16 @@ impl Decision {
     }
 
     /// Returns `true` if the request may proceed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("2/second".parse()?);
+    /// assert!(limiter.check("user:42").cost(2).now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
@@ -146,6 +190,16 @@ impl Decision {
     }
 
     /// Returns `true` if the request must not proceed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("2/second".parse()?);
+    /// assert!(limiter.check("user:42").cost(3).now()?.is_denied());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn is_denied(&self) -> bool {
@@ -156,6 +210,20 @@ impl Decision {
     ///
     /// Returns `None` if the request was allowed, and also if it can never be allowed. Use
     /// [`is_allowed`](Self::is_allowed) or [`outcome`](Self::outcome) to tell the two apart.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 1/day".parse()?);
+    /// assert_eq!(limiter.check("user:42").now()?.retry_after(), None);
+    /// assert!(limiter.check("user:42").now()?.retry_after() > Some(Duration::ZERO));
+    /// // The cost exceeds the capacity, so no wait helps.
+    /// assert_eq!(limiter.check("user:42").cost(2).now()?.retry_after(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
@@ -168,6 +236,19 @@ impl Decision {
     /// Returns the time that an admitted request waits in a leaky bucket's queue.
     ///
     /// Returns zero for the other algorithms and for denied requests.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limiter, ManualClock, MemoryStore};
+    ///
+    /// let store = MemoryStore::builder().clock(ManualClock::new()).build()?;
+    /// let limiter = Limiter::new(store, "leaky_bucket 10/second".parse()?);
+    /// assert_eq!(limiter.check("user:42").now()?.delay(), Duration::ZERO);
+    /// assert_eq!(limiter.check("user:42").now()?.delay(), Duration::from_millis(100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn delay(&self) -> Duration {
@@ -178,6 +259,16 @@ impl Decision {
     }
 
     /// Returns the capacity in units: the burst of a bucket, the limit of a window.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("10/second burst=50".parse()?);
+    /// assert_eq!(limiter.check("user:42").now()?.limit(), 50);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn limit(&self) -> u64 {
@@ -185,6 +276,16 @@ impl Decision {
     }
 
     /// Returns the number of requests of cost 1 that would be allowed right now, after this one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 100/day".parse()?);
+    /// assert_eq!(limiter.check("user:42").cost(30).now()?.remaining(), 70);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn remaining(&self) -> u64 {
@@ -194,6 +295,19 @@ impl Decision {
     /// Returns the shortest wait after which the whole capacity is free if nothing else happens.
     ///
     /// Returns zero if it is free now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limiter, ManualClock, MemoryStore};
+    ///
+    /// let store = MemoryStore::builder().clock(ManualClock::new()).build()?;
+    /// let limiter = Limiter::new(store, "10/second".parse()?);
+    /// let decision = limiter.check("user:42").cost(5).now()?;
+    /// assert_eq!(decision.reset_after(), Duration::from_millis(500));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
@@ -205,6 +319,17 @@ impl Decision {
     ///
     /// For an allowed request, that is the limit with the least remaining. For a denied request, it
     /// is the limit with the longest wait.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/day; fixed_window 2/hour".parse()?);
+    /// // The second limit has the least remaining.
+    /// assert_eq!(limiter.check("user:42").now()?.limit_index(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn limit_index(&self) -> usize {
@@ -216,6 +341,17 @@ impl Decision {
     /// With [`FailurePolicy::Local`](crate::FailurePolicy::Local) the figures are those of this
     /// process. With `Open` and `Closed`, [`remaining`](Self::remaining) and
     /// [`reset_after`](Self::reset_after) are zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/day".parse()?);
+    /// // A memory store is never unavailable.
+    /// assert_eq!(limiter.check("user:42").now()?.degraded(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     #[must_use]
     pub const fn degraded(&self) -> Option<Degraded> {

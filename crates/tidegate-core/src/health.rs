@@ -52,6 +52,7 @@ impl StoreHealth {
 
 /// The state of a store's circuit breaker. With several nodes, the worst of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Breaker {
     /// Checks are sent.
     Closed,

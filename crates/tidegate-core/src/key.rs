@@ -30,6 +30,16 @@ impl<'a> Key<'a> {
     /// # Errors
     ///
     /// Returns [`EmptyKey`] if `bytes` is empty.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Key;
+    ///
+    /// assert_eq!(Key::new(b"user:42")?.as_bytes(), b"user:42");
+    /// assert!(Key::new(b"").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Result<Self, EmptyKey> {
         if bytes.is_empty() {

@@ -72,6 +72,18 @@ impl<T, F: Future<Output = T>> MaybeReady<T, F> {
     }
 
     /// Returns the result if it is ready.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules, Subject};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// // In memory the result is ready.
+    /// let subjects = [Subject::new("api", "user:42")];
+    /// assert!(gate.admit(&subjects).into_ready().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn into_ready(self) -> Option<T> {
         match self.state {

@@ -37,6 +37,16 @@ impl Name {
     ///
     /// Returns an error if `text` is empty, longer than 64 bytes, or contains a character other
     /// than letters, digits, `.`, `_` and `-`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Name;
+    ///
+    /// assert_eq!(Name::new("api.v1")?.as_str(), "api.v1");
+    /// assert!(Name::new("two words").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(text: &str) -> Result<Self, NameError> {
         let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         if (1..=LONGEST).contains(&text.len()) && text.bytes().all(is_good) {

@@ -65,6 +65,17 @@ impl PolicySet {
     /// # Errors
     ///
     /// Returns an error if the name is invalid or already taken.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{PolicySet, Rules};
+    ///
+    /// let policies = PolicySet::new().with("api", Rules::new("100/minute".parse()?))?;
+    /// // A name occurs once.
+    /// assert!(policies.with("api", Rules::new("5/minute".parse()?)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with(mut self, name: &str, rules: Rules) -> Result<Self, PolicySetError> {
         let name = Name::new(name)?;
         if self.policies.contains_key(&name) {
@@ -80,6 +91,17 @@ impl PolicySet {
     }
 
     /// Returns the rules of a policy, or `None` if there is no such policy.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{PolicySet, Rules};
+    ///
+    /// let policies = PolicySet::new().with("api", Rules::new("100/minute".parse()?))?;
+    /// let limits = policies.rules("api").map(|rules| rules.default_policy().to_string());
+    /// assert_eq!(limits.as_deref(), Some("token_bucket 100/minute"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn rules(&self, name: &str) -> Option<&Rules> {
         self.policies.get(name)
@@ -119,7 +141,23 @@ pub struct Rules {
 }
 
 /// The rule for one key, whatever its tier.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Exception, Gate, PolicySet, Rules};
+///
+/// let rules = Rules::new("5/minute".parse()?)
+///     .exception("status-page", Exception::Unlimited)?
+///     .exception("mallory", Exception::Blocked)?
+///     .exception("partner", Exception::Policy("500/minute".parse()?))?;
+/// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+/// assert!(gate.check("api", "mallory").now()?.is_denied());
+/// assert_eq!(gate.check("api", "partner").now()?.remaining(), Some(499));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Exception {
     /// The key has its own policy.
     Policy(Policy),
@@ -153,6 +191,17 @@ impl Rules {
     /// # Errors
     ///
     /// Returns an error if the name is invalid or already taken.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/minute".parse()?).tier("gold", "50/minute".parse()?)?;
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// assert_eq!(gate.check("api", "user:42").tier("gold").now()?.remaining(), Some(49));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tier(mut self, name: &str, policy: Policy) -> Result<Self, PolicySetError> {
         let name = Name::new(name)?;
         if self.tiers.contains_key(&name) {
@@ -164,6 +213,21 @@ impl Rules {
 
     /// Carries usage over when a key changes tier, for windows and logs of the same algorithm and
     /// period. A bucket with another rate or burst is another bucket and starts full.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("fixed_window 5/day".parse()?)
+    ///     .tier("gold", "fixed_window 50/day".parse()?)?
+    ///     .shared_tiers();
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// gate.check("api", "user:42").cost(5).now()?;
+    /// // The key keeps its usage.
+    /// assert_eq!(gate.check("api", "user:42").tier("gold").now()?.remaining(), Some(44));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shared_tiers(mut self) -> Self {
         self.has_shared_tiers = true;
         self
@@ -174,6 +238,17 @@ impl Rules {
     /// # Errors
     ///
     /// Returns an error if the key is empty or already has an exception.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Exception, Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/minute".parse()?).exception("mallory", Exception::Blocked)?;
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// assert!(gate.check("api", "mallory").now()?.is_denied());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn exception(self, key: &str, exception: Exception) -> Result<Self, PolicySetError> {
         self.except(
             encoded(None, Key::new(key.as_bytes())?).to_vec().into(),
@@ -186,6 +261,18 @@ impl Rules {
     /// # Errors
     ///
     /// Returns an error if the key is empty or already has an exception.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Exception, Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/minute".parse()?).exception_of("acme", "ann", Exception::Blocked)?;
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// assert!(gate.check("api", "ann").tenant("acme").now()?.is_denied());
+    /// assert!(gate.check("api", "ann").tenant("initech").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn exception_of(
         self,
         tenant: &str,
@@ -209,6 +296,19 @@ impl Rules {
     }
 
     /// Puts the policy in shadow mode: it counts and reports, and never denies.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("1/minute".parse()?).shadow();
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// gate.check("api", "user:42").now()?;
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// assert!(verdict.is_allowed() && verdict.decisions()[0].would_deny());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shadow(mut self) -> Self {
         self.is_shadow = true;
         self
@@ -219,12 +319,36 @@ impl Rules {
     ///
     /// Use it to try a policy before it replaces the current one. It has its own counters and
     /// applies to every tier. Keys with an exception are skipped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("100/minute".parse()?).candidate("60/minute".parse()?);
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// let candidate = verdict.decisions()[0].candidate();
+    /// assert_eq!(candidate.map(|decision| decision.remaining()), Some(59));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn candidate(mut self, policy: Policy) -> Self {
         self.candidate = Some(policy);
         self
     }
 
     /// Sets the failure policy. The default is the gate's.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{FailurePolicy, PolicySet, Rules};
+    ///
+    /// let login = Rules::new("5/minute".parse()?).failure_policy(FailurePolicy::Closed);
+    /// let policies = PolicySet::new().with("login", login)?;
+    /// assert!(policies.rules("login").is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
         self.failure = Some(failure);
         self

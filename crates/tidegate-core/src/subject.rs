@@ -34,6 +34,20 @@ pub struct Subject<'a> {
 
 impl<'a> Subject<'a> {
     /// Creates a subject of cost 1 without tier or tenant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules, Subject};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// let subject = Subject { tenant: Some("acme"), ..Subject::new("api", "user:42") };
+    /// let (verdict, _receipt) = gate.admit(&[subject]).await?;
+    /// assert!(verdict.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn new<K: AsRef<[u8]> + ?Sized>(policy: &'a str, key: &'a K) -> Self {
         Self {

@@ -15,12 +15,12 @@ use tidegate_core::{Cost, CostError, MemoryStore, Receipt, Store};
 /// # Examples
 ///
 /// ```
-/// use tidegate_http::Charge;
+/// use tidegate::tower::Charge;
 ///
 /// let charge = Charge::default();
 /// charge.set(120)?;
 /// charge.add(30)?;
-/// # Ok::<(), tidegate_core::CostError>(())
+/// # Ok::<(), tidegate::CostError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Charge(Arc<AtomicU64>);
@@ -40,6 +40,17 @@ impl Charge {
     /// # Errors
     ///
     /// Returns an error if the cost is invalid. The reported cost is unchanged then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::Charge;
+    ///
+    /// fn handler(charge: &Charge) {
+    ///     // The last call counts.
+    ///     let _ = charge.set(2.5);
+    /// }
+    /// ```
     pub fn set<C: TryInto<Cost, Error: Into<CostError>>>(&self, cost: C) -> Result<(), CostError> {
         let cost: Cost = cost.try_into().map_err(Into::into)?;
         self.0.store(cost.thousandths(), Ordering::Relaxed);
@@ -51,6 +62,17 @@ impl Charge {
     /// # Errors
     ///
     /// Returns an error if the cost is invalid. The reported cost is unchanged then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::Charge;
+    ///
+    /// fn next_token(charge: &Charge) {
+    ///     // A client that disconnects pays for the tokens so far.
+    ///     let _ = charge.add(1);
+    /// }
+    /// ```
     pub fn add<C: TryInto<Cost, Error: Into<CostError>>>(&self, cost: C) -> Result<(), CostError> {
         let cost: Cost = cost.try_into().map_err(Into::into)?;
         let sum = |reported: u64| {

@@ -24,11 +24,11 @@ use crate::key::header_name;
 /// # Examples
 ///
 /// ```
-/// use tidegate_http::ClientAddress;
+/// use tidegate::tower::ClientAddress;
 ///
 /// let direct = ClientAddress::peer();
 /// let behind = ClientAddress::behind(["10.0.0.0/8", "fd00::/8"])?;
-/// # Ok::<(), tidegate_http::InvalidNetwork>(())
+/// # Ok::<(), tidegate::tower::InvalidNetwork>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
@@ -57,6 +57,16 @@ pub struct InvalidNetwork(String);
 impl ClientAddress {
     /// Uses the peer's address and ignores all headers: for services that clients connect to
     /// directly.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{ClientAddress, Limits};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, ClientAddress::peer());
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn peer() -> Self {
         Self {
             trusted: Arc::new([]),
@@ -70,6 +80,17 @@ impl ClientAddress {
     /// # Errors
     ///
     /// Returns an error if one is not a network.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{ClientAddress, Limits};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, ClientAddress::behind(["10.0.0.0/8"])?);
+    /// # let _ = limits;
+    /// assert!(ClientAddress::behind(["everywhere"]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn behind<N: AsRef<str>>(
         proxies: impl IntoIterator<Item = N>,
     ) -> Result<Self, InvalidNetwork> {
@@ -84,6 +105,16 @@ impl ClientAddress {
     }
 
     /// Reads Forwarded (RFC 7239) instead of X-Forwarded-For.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::ClientAddress;
+    ///
+    /// let address = ClientAddress::behind(["10.0.0.0/8"])?.forwarded();
+    /// # let _ = address;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn forwarded(mut self) -> Self {
         self.source = ForwardingHeader::Forwarded;
         self
@@ -96,12 +127,32 @@ impl ClientAddress {
     /// # Panics
     ///
     /// Panics if `name` is not a valid header name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::ClientAddress;
+    ///
+    /// // The proxy overwrites this header.
+    /// let address = ClientAddress::behind(["173.245.48.0/20"])?.single_header("cf-connecting-ip");
+    /// # let _ = address;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn single_header(mut self, name: &str) -> Self {
         self.source = ForwardingHeader::Single(header_name(name).into());
         self
     }
 
     /// Sets the prefix length of IPv6 addresses. The default is 64, the maximum 128.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::ClientAddress;
+    ///
+    /// let address = ClientAddress::peer().ipv6_prefix(56);
+    /// # let _ = address;
+    /// ```
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = bits.min(128);
         self

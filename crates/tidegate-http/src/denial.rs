@@ -13,8 +13,8 @@ use crate::rounding::retry_after_seconds;
 /// # Examples
 ///
 /// ```
-/// use tidegate_core::{Gate, PolicySet, Rules};
-/// use tidegate_http::Denial;
+/// use tidegate::{Gate, PolicySet, Rules};
+/// use tidegate::tower::Denial;
 ///
 /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
 /// gate.check("api", "user:42").now()?;
@@ -138,6 +138,19 @@ impl<'a> Denial<'a> {
 
     /// Returns the HTTP status: 429, 503 if the store is unavailable and the failure policy is
     /// closed, or the status configured for costs above the capacity and for blocked keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tidegate::{Gate, PolicySet, Rules};
+    /// use tidegate::tower::Denial;
+    ///
+    /// # let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// # gate.check("api", "user:42").now()?;
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// assert_eq!(Denial::new(&verdict).map(|denial| denial.status()), Some(429));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status
@@ -145,6 +158,19 @@ impl<'a> Denial<'a> {
 
     /// Returns the value of `Retry-After` in seconds, rounded up, at least 1. Returns `None` if a
     /// retry is never allowed, or if the wait is unknown.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tidegate::{Gate, PolicySet, Rules};
+    /// use tidegate::tower::Denial;
+    ///
+    /// # let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// # gate.check("api", "user:42").now()?;
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// assert_eq!(Denial::new(&verdict).and_then(|denial| denial.retry_after()), Some(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         if let Some(excess) = self.excess {
@@ -179,6 +205,20 @@ impl<'a> Denial<'a> {
     }
 
     /// Returns a sentence for people, such as `api: token_bucket 5/minute; try again in 3 s`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tidegate::{Gate, PolicySet, Rules};
+    /// use tidegate::tower::Denial;
+    ///
+    /// # let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// # gate.check("api", "user:42").now()?;
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// let detail = Denial::new(&verdict).map(|denial| denial.detail());
+    /// assert_eq!(detail.as_deref(), Some("api: token_bucket 1/minute; try again in 60 s"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn detail(&self) -> String {
         let name = self.policy();
@@ -210,6 +250,20 @@ impl<'a> Denial<'a> {
     }
 
     /// Returns the body: `application/problem+json`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tidegate::{Gate, PolicySet, Rules};
+    /// use tidegate::tower::Denial;
+    ///
+    /// # let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// # gate.check("api", "user:42").now()?;
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// let problem = Denial::new(&verdict).map(|denial| denial.problem()).unwrap_or_default();
+    /// assert!(problem.contains(r#""violated-policies":["api"]"#));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn problem(&self) -> String {
         let (kind, title) = match reason(self.policy) {

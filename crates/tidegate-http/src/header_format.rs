@@ -8,7 +8,7 @@
 /// # Examples
 ///
 /// ```
-/// use tidegate_http::HeaderFormat;
+/// use tidegate::tower::HeaderFormat;
 ///
 /// assert_eq!(HeaderFormat::default().name(), "draft-11");
 /// ```

@@ -16,6 +16,21 @@ use crate::key::RequestKey;
 
 /// The limits of a service: policies of a gate, the keys they apply to, costs, and the headers that
 /// clients see. Clones share their counters.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::{Limits, RateLimitLayer, key};
+/// use tidegate::{Gate, PolicySet, Rules};
+///
+/// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
+/// let limits = Limits::new(gate)
+///     .limit("api", key::header("x-user-id"))?
+///     .skip(|request| request.uri.path() == "/healthz");
+/// let layer = RateLimitLayer::new(limits);
+/// # let _: RateLimitLayer = layer;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Limits<F: Framework, S: Store = MemoryStore>(pub(crate) Arc<Shared<F, S>>);
 
 pub(crate) struct Shared<F: Framework, S: Store> {
@@ -61,6 +76,16 @@ pub(crate) enum SettleMode {
 impl<F: Framework> Limits<F, MemoryStore> {
     /// Creates limits with one policy in memory and one key. In headers the policy's name is
     /// `default`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address());
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::expect_used)] // The name is one, and is there.
     pub fn memory(policy: Policy, key: impl Into<RequestKey<F>>) -> Self {
         let policies = PolicySet::new()
@@ -114,6 +139,19 @@ impl<F: Framework, S: Store> Limits<F, S> {
     ///
     /// Returns an error if the gate does not have the policy. From now on the policy is required,
     /// see [`Gate::require`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
+    /// let limits = Limits::new(gate).limit("api", key::client_address())?;
+    /// // The gate has no such policy.
+    /// assert!(limits.limit("login", key::client_address()).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn limit(self, policy: &str, key: impl Into<RequestKey<F>>) -> Result<Self, LimitsError> {
         self.0.gate.require(policy)?;
         let limit = (Name::new(policy)?, Arc::new(key.into()));
@@ -122,6 +160,18 @@ impl<F: Framework, S: Store> Limits<F, S> {
 
     /// Sets the cost of a request by its head. The default is 1. An invalid cost is answered with
     /// 400.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// // An export costs ten requests.
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address())
+    ///     .cost(|request| if request.uri.path() == "/export" { 10 } else { 1 });
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cost<C>(self, cost: impl Fn(&F::Request) -> C + Send + Sync + 'static) -> Self
     where
         C: TryInto<Cost, Error: Into<CostError>>,
@@ -135,6 +185,21 @@ impl<F: Framework, S: Store> Limits<F, S> {
 
     /// Sets the tier of a request. Derive it from a trusted source: a client that can choose its
     /// tier will.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let api = Rules::new("100/minute".parse()?).tier("gold", "1_000/minute".parse()?)?;
+    /// let gate = Gate::memory(PolicySet::new().with("api", api)?);
+    /// let limits = Limits::new(gate)
+    ///     .limit("api", key::header("x-user-id"))?
+    ///     .tier(|request| request.headers.get("x-tier")?.to_str().ok().map(Into::into));
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tier(
         self,
         tier: impl for<'a> Fn(&'a F::Request) -> Option<Cow<'a, str>> + Send + Sync + 'static,
@@ -144,6 +209,17 @@ impl<F: Framework, S: Store> Limits<F, S> {
 
     /// Sets the tenant of a request. The same key of another tenant is another client. Derive it
     /// from a trusted source.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::header("x-user-id"))
+    ///     .tenant(|request| request.headers.get("x-tenant")?.to_str().ok().map(Into::into));
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tenant(
         self,
         tenant: impl for<'a> Fn(&'a F::Request) -> Option<Cow<'a, str>> + Send + Sync + 'static,
@@ -152,6 +228,17 @@ impl<F: Framework, S: Store> Limits<F, S> {
     }
 
     /// Skips requests that should not be limited or counted, such as health checks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address())
+    ///     .skip(|request| request.uri.path() == "/healthz");
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn skip(self, skip: impl Fn(&F::Request) -> bool + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.skip = Some(Arc::new(skip)))
     }
@@ -161,28 +248,79 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// By default they are skipped, because a page cannot read the error of a denied preflight. A
     /// preflight is an OPTIONS request with Access-Control-Request-Method, which any client can
     /// send. Count them if a handler does expensive work for OPTIONS.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).count_preflights();
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn count_preflights(self) -> Self {
         self.set(|settings| settings.counts_preflights = true)
     }
 
     /// Sets the header format. The default is [`HeaderFormat::Draft11`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{HeaderFormat, Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address())
+    ///     .headers(HeaderFormat::Draft07);
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn headers(self, format: HeaderFormat) -> Self {
         self.set(|settings| settings.format = format)
     }
 
     /// Reports every limit, and not only the one nearest to exhaustion ([`HeaderFormat::Draft11`]
     /// only).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).report_all();
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn report_all(self) -> Self {
         self.set(|settings| settings.reports_all = true)
     }
 
     /// Allows pages of other origins to read the headers: adds Access-Control-Expose-Headers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).cors();
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cors(self) -> Self {
         self.set(|settings| settings.is_cors = true)
     }
 
     /// Adds zero or one second to Retry-After at random, so that clients denied at the same time do
     /// not retry at the same time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).retry_jitter();
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn retry_jitter(self) -> Self {
         self.set(|settings| settings.has_jitter = true)
     }
@@ -193,6 +331,16 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// # Panics
     ///
     /// Panics if `status` is not between 400 and 599.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).never_status(413);
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn never_status(self, status: u16) -> Self {
         assert!(
             (400..600).contains(&status),
@@ -206,6 +354,16 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// # Panics
     ///
     /// Panics if `status` is not between 400 and 599.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).blocked_status(403);
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn blocked_status(self, status: u16) -> Self {
         assert!(
             (400..600).contains(&status),
@@ -216,6 +374,21 @@ impl<F: Framework, S: Store> Limits<F, S> {
 
     /// Sets the response to denied requests, instead of 429 with problem+json. The rate limit
     /// headers are added to it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use axum::http::{Response, StatusCode};
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).on_denied(|denial| {
+    ///     let mut response = Response::new(denial.detail().into());
+    ///     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    ///     response
+    /// });
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_denied(
         self,
         on_denied: impl Fn(&Denial<'_>) -> F::Response + Send + Sync + 'static,
@@ -230,6 +403,18 @@ impl<F: Framework, S: Store> Limits<F, S> {
     ///
     /// A client that can cause responses which do not count is not limited by this. Add another
     /// limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// // Only failed logins count.
+    /// let limits = Limits::memory("5/minute".parse()?, key::client_address())
+    ///     .count_when(|response| response.status == 401);
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn count_when(
         self,
         counts: impl Fn(&F::ResponseHead) -> bool + Send + Sync + 'static,
@@ -242,6 +427,18 @@ impl<F: Framework, S: Store> Limits<F, S> {
     ///
     /// By default [`count_when`](Self::count_when) gives it back. Set this for logins, where a
     /// failure can be inferred from the response time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("5/minute".parse()?, key::client_address())
+    ///     .count_when(|response| response.status == 401)
+    ///     .count_aborted();
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn count_aborted(self) -> Self {
         self.set(|settings| settings.counts_aborted = true)
     }
@@ -251,11 +448,42 @@ impl<F: Framework, S: Store> Limits<F, S> {
     ///
     /// Set [`cost`](Self::cost) to the maximum. It is taken first, and the rest is given back when
     /// the response body has ended. If nothing is reported, the cost stays taken.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use axum::Extension;
+    /// use tidegate::tower::{Charge, Limits, key};
+    ///
+    /// // Takes 500 before the handler runs. The handler reports the actual cost.
+    /// let limits = Limits::memory("10_000/minute".parse()?, key::client_address())
+    ///     .cost(|_| 500)
+    ///     .settle();
+    /// # let _ = limits;
+    ///
+    /// async fn complete(Extension(charge): Extension<Charge>) -> &'static str {
+    ///     let _ = charge.set(120);
+    ///     "done"
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn settle(self) -> Self {
         self.set(|settings| settings.settle_mode = SettleMode::Handler)
     }
 
     /// Sets the actual cost by the head of the response. `None` keeps the cost as taken.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address())
+    ///     .cost(|_| 10)
+    ///     .settle_by(|response| response.headers.get("x-cost")?.to_str().ok()?.parse().ok());
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn settle_by(
         self,
         settle: impl Fn(&F::ResponseHead) -> Option<Cost> + Send + Sync + 'static,
@@ -265,6 +493,19 @@ impl<F: Framework, S: Store> Limits<F, S> {
 
     /// Sets the actual cost by the bytes of the response body that were sent: `bytes_per_unit` cost
     /// one unit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// // 1,000 bytes of a response cost one unit.
+    /// let limits = Limits::memory("10_000/minute".parse()?, key::client_address())
+    ///     .cost(|_| 100)
+    ///     .settle_by_bytes(1_000);
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn settle_by_bytes(self, bytes_per_unit: u64) -> Self {
         self.set(|settings| settings.settle_mode = SettleMode::Bytes(bytes_per_unit))
     }
@@ -273,6 +514,18 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// denied.
     ///
     /// If a client disconnects while it waits, its place stays taken.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let limits = Limits::memory("leaky_bucket 10/second burst=20".parse()?, key::client_address())
+    ///     .shape(Duration::from_secs(2));
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shape(self, max: Duration) -> Self {
         self.set(|settings| settings.max_delay = Some(max))
     }

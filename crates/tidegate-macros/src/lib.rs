@@ -7,10 +7,26 @@ use proc_macro::TokenStream;
 
 /// Limits the calls of an async function.
 ///
-/// ```ignore
-/// #[rate_limit("100/minute", key = user.id, cost = query.pages, tier = user.tier, tiers(premium = "1_000/minute"))]
-/// async fn search(user: User, query: Query) -> Result<Page, AppError> { ... }
+/// # Examples
+///
 /// ```
+/// use tidegate::attribute::Limited;
+/// use tidegate::rate_limit;
+///
+/// #[rate_limit("5/minute", key = user, cost = pages, tier = tier, tiers(premium = "100/minute"))]
+/// async fn export(user: u64, pages: u32, tier: &str) -> Result<String, Limited> {
+///     Ok(format!("{pages} pages for {user}"))
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// assert!(export(42, 5, "free").await.is_ok());
+/// assert!(export(42, 1, "free").await.is_err());
+/// assert!(export(42, 1, "premium").await.is_ok());
+/// # }
+/// ```
+///
+/// # Arguments
+///
 ///
 /// - The policy comes first. An invalid policy is a compile error that points at the mistake.
 /// - `key = ...`: the key, any expression of the arguments that implements `Display`. Without it

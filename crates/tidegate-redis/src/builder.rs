@@ -39,9 +39,9 @@ pub enum RedisConnectError {
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tidegate_redis::RedisStore;
+/// use tidegate::RedisStore;
 ///
-/// # async fn example() -> Result<(), tidegate_redis::RedisConnectError> {
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = RedisStore::builder("redis://127.0.0.1/")
 ///     .prefix("app")
 ///     .timeout(Duration::from_millis(20))
@@ -59,6 +59,23 @@ pub struct RedisStoreBuilder {
 
 impl RedisStore {
     /// Returns a builder for a store at a URL.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tidegate::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::builder("redis://127.0.0.1/")
+    ///     .prefix("shop")
+    ///     .timeout(Duration::from_millis(20))
+    ///     .connect()
+    ///     .await?;
+    /// # let _ = store;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder {
             url: url.parse(),
@@ -72,6 +89,19 @@ impl RedisStore {
     ///
     /// Returns an error if the URL is invalid or Redis cannot be reached. Use
     /// [`RedisStoreBuilder::lazily`] to start without Redis.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tidegate::{Limiter, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::connect("redis://127.0.0.1/").await?;
+    /// let limiter = Limiter::new(store, "100/minute".parse()?);
+    /// assert!(limiter.check("user:42").await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(url: &str) -> Result<Self, RedisConnectError> {
         Self::builder(url).connect().await
     }
@@ -82,6 +112,17 @@ impl RedisStore {
     /// # Errors
     ///
     /// Returns an error if the URL is invalid or Redis cannot be reached.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tidegate::{Limiter, RedisStore};
+    ///
+    /// let store = RedisStore::connect_blocking("redis://127.0.0.1/")?;
+    /// let limiter = Limiter::new(store, "100/minute".parse()?);
+    /// assert!(limiter.check("user:42").wait()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn connect_blocking(url: &str) -> Result<Self, RedisConnectError> {
         Self::builder(url).connect_blocking()
     }
@@ -113,12 +154,32 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the prefix of all keys in Redis. The default is `tg`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::RedisStore;
+    ///
+    /// // Keys start with `shop:` instead of `tg:`.
+    /// let builder = RedisStore::builder("redis://127.0.0.1/").prefix("shop");
+    /// # let _ = builder;
+    /// ```
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         self.set(|url| url.settings.prefix = prefix.into())
     }
 
     /// Sets the time within which a check is answered, by Redis or by the failure policy. The
     /// default is 50 ms.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::RedisStore;
+    ///
+    /// let builder = RedisStore::builder("redis://127.0.0.1/").timeout(Duration::from_millis(20));
+    /// # let _ = builder;
+    /// ```
     pub fn timeout(self, timeout: Duration) -> Self {
         self.set(|url| {
             url.settings.timeout = timeout;
@@ -150,6 +211,16 @@ impl RedisStoreBuilder {
 
     /// Connects in the background, for programs that should start while Redis is unavailable. Until
     /// there is a connection, the failure policy answers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::RedisStore;
+    ///
+    /// // Connects in the background: the failure policy decides until Redis is available.
+    /// let builder = RedisStore::builder("redis://127.0.0.1/").lazily();
+    /// # let _ = builder;
+    /// ```
     pub fn lazily(mut self) -> Self {
         self.is_lazy = true;
         self

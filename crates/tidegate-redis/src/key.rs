@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_what_they_are() {
+    fn names_contain_the_policy_and_the_key() {
         assert_eq!(named("100/minute", b"user:42"), "tg::tb/100/1m:{user:42}");
         assert_eq!(
             name_in("tg", "api", "fixed_window 100/minute", b"user:42"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_keys_meet_and_nobody_steers_a_slot() {
+    fn keys_never_collide_and_clients_cannot_choose_a_slot() {
         let keys: [&[u8]; 9] = [
             b"{",
             b"}",

@@ -290,7 +290,8 @@ fn stored_state(limit: &Limit, text: &[u8]) -> Option<Stored> {
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
             stored_bucket(limit, text)
         }
-        Algorithm::SlidingWindowLog => None,
+        // A log is parsed elsewhere.
+        _ => None,
     }
 }
 

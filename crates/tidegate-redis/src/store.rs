@@ -35,8 +35,8 @@ const MAX_SETTLE_CALLS: usize = 2_000;
 /// # Examples
 ///
 /// ```no_run
-/// use tidegate_core::Limiter;
-/// use tidegate_redis::RedisStore;
+/// use tidegate::Limiter;
+/// use tidegate::RedisStore;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = RedisStore::connect("redis://127.0.0.1/").await?;

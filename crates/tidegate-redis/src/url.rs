@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_say_what_was_expected() {
+    fn bad_urls_name_the_expected_value() {
         let cases = [
             ("", "expected redis://"),
             ("http://h", "unknown scheme"),

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_for_its_scopes() {
+    fn a_token_grants_only_its_scopes() {
         let token = |text: &str, scopes: &[Scope]| Token {
             digest: blake3::hash(text.as_bytes()),
             scopes: scopes.to_vec(),

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fourteenth_and_the_fifteenth() {
+    fn cpu_ticks_adds_user_and_system_time() {
         let stat = "12 (a ) b) S 1 12 12 0 -1 4194304 901 0 0 0 730 41 0 0 20 0 1 0 12345 1 2";
         assert_eq!(cpu_ticks(stat), Some(771));
         assert_eq!(cpu_ticks(""), None);

@@ -66,9 +66,9 @@ mod tests {
     use crate::auth::Access;
     use crate::config::{ConfigSource, Scope};
 
-    /// Otherwise a token that changes during a reload would never be used.
+    /// Otherwise the server would never use a token that changes during a reload.
     #[test]
-    fn the_digest_is_of_what_is_in_use() {
+    fn the_digest_matches_the_tokens_in_use() {
         let folder = Folder::new();
         let (path, new) = (folder.path().join("token"), folder.path().join("new"));
         std::fs::write(&path, "one-token-of-two-there-are").unwrap();

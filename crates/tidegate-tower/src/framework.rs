@@ -14,6 +14,18 @@ pub struct Tower;
 /// The address of the peer. Put it into a request's extensions if the server does not.
 ///
 /// A [`SocketAddr`], axum's `ConnectInfo` and tonic's are found too.
+///
+/// # Examples
+///
+/// ```
+/// use axum::http::Request;
+/// use tidegate::tower::PeerAddress;
+///
+/// // For servers that do not pass on the peer's address, such as hyper.
+/// let mut request = Request::new(());
+/// request.extensions_mut().insert(PeerAddress("192.0.2.7".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 

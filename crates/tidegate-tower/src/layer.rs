@@ -11,8 +11,8 @@ use crate::{Limits, RateLimitService};
 /// # Examples
 ///
 /// ```
-/// use tidegate_core::{Gate, PolicySet, Rules};
-/// use tidegate_tower::{ClientAddress, Limits, RateLimitLayer, key};
+/// use tidegate::{Gate, PolicySet, Rules};
+/// use tidegate::tower::{ClientAddress, Limits, RateLimitLayer, key};
 ///
 /// let per_user = Rules::new("100/minute".parse()?).tier("premium", "1_000/minute".parse()?)?;
 /// let per_address = Rules::new("sliding_window_counter 500/minute".parse()?);
@@ -31,6 +31,16 @@ pub struct RateLimitLayer<S: Store = MemoryStore> {
 
 impl RateLimitLayer<MemoryStore> {
     /// Creates a layer with one policy in memory and one key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{RateLimitLayer, key};
+    ///
+    /// let layer = RateLimitLayer::memory("100/minute".parse()?, key::client_address());
+    /// # let _ = layer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn memory(policy: Policy, key: impl Into<RequestKey>) -> Self {
         Self::new(Limits::memory(policy, key))
@@ -43,6 +53,17 @@ impl<S: Store> RateLimitLayer<S> {
     /// # Panics
     ///
     /// Panics if there are no limits, which is a mistake in the program.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, RateLimitLayer, key};
+    ///
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).cors();
+    /// let layer = RateLimitLayer::new(limits);
+    /// # let _: RateLimitLayer = layer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn new(limits: Limits<S>) -> Self {
         assert!(

@@ -2,11 +2,11 @@
 //! services.
 //!
 //! ```
-//! use tidegate_tower::{RateLimitLayer, key};
+//! use tidegate::tower::{RateLimitLayer, key};
 //!
 //! // 100 per minute for each client address. IPv6 by /64; no header is trusted.
 //! let layer = RateLimitLayer::memory("100/minute".parse()?, key::client_address());
-//! # Ok::<(), tidegate_core::PolicyError>(())
+//! # Ok::<(), tidegate::PolicyError>(())
 //! ```
 //!
 //! A denied request gets 429, problem+json and Retry-After. Every response has the RateLimitService

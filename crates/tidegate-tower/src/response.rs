@@ -21,12 +21,12 @@ use crate::request_kind::RequestKind;
 /// # Examples
 ///
 /// ```
-/// use tidegate_core::{Gate, PolicySet, Rules};
+/// use tidegate::{Gate, PolicySet, Rules};
 ///
 /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
 /// gate.check("api", "user:42").now()?;
 /// let verdict = gate.check("api", "user:42").now()?;
-/// let response = tidegate_tower::denied_response(&verdict).expect("denied");
+/// let response = tidegate::tower::denied_response(&verdict).expect("denied");
 /// assert_eq!(response.headers()["retry-after"], "60");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

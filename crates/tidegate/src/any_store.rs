@@ -10,6 +10,21 @@ use tidegate_core::{
 use tidegate_redis::{RedisPlan, RedisStore};
 
 /// A store that is chosen by a URL at run time, see [`Connect`](crate::Connect).
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{AnyStore, Connect, Limiter};
+///
+/// struct Service {
+///     limiter: Limiter<AnyStore>,
+/// }
+///
+/// let limiter = Limiter::connect_blocking("memory://", "100/minute".parse()?)?;
+/// let service = Service { limiter };
+/// assert!(service.limiter.check("user:42").wait()?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant)] // One a limiter, behind its Arc.

@@ -117,6 +117,26 @@ impl Limited {
 
     /// Returns the shortest wait after which the same call is allowed if nothing else happens, in
     /// whole seconds. Returns `None` if it is never allowed, or if the wait is unknown.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::attribute::Limited;
+    /// use tidegate::rate_limit;
+    ///
+    /// #[rate_limit("fixed_window 1/365 days", key = user)]
+    /// async fn export(user: u64) -> Result<(), Limited> {
+    ///     Ok(())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// assert!(export(42).await.is_ok());
+    /// let limited = export(42).await.unwrap_err();
+    /// assert!(limited.retry_after() > Some(Duration::ZERO));
+    /// assert_eq!(limited.status(), 429);
+    /// # }
+    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.denial()?.retry_after().map(Duration::from_secs)
@@ -191,6 +211,25 @@ pub enum SetStoreError {
 /// # Errors
 ///
 /// Returns an error if the URL is invalid, if the store cannot be reached, or if a store is in use.
+///
+/// # Examples
+///
+/// ```no_run
+/// use tidegate::attribute::{self, Limited};
+/// use tidegate::rate_limit;
+///
+/// #[rate_limit("5/minute", key = user)]
+/// async fn export(user: u64) -> Result<(), Limited> {
+///     Ok(())
+/// }
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     attribute::connect("redis://127.0.0.1/").await?;
+///     export(42).await?;
+///     Ok(())
+/// }
+/// ```
 pub async fn connect(url: &str) -> Result<(), SetStoreError> {
     let gate = url.parse::<StoreUrl>()?.gate(PolicySet::new()).await?;
     STORE.set(gate).map_err(|_| SetStoreError::InUse)

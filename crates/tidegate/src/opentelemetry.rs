@@ -21,6 +21,17 @@ use crate::series::{MetricKind, Point, SERIES, Series, Snapshot};
 
 /// Registers a gate's counters with a meter, under `tidegate_…`. Register a gate once; its clones
 /// share its counters.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Gate, PolicySet, Rules};
+///
+/// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
+/// let meter = opentelemetry::global::meter("my-service");
+/// tidegate::opentelemetry::register(&meter, &gate);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn register<S: Store>(meter: &Meter, gate: &Gate<S>) {
     for series in &SERIES {
         let gate = gate.clone();

@@ -28,6 +28,18 @@ use crate::series::{MetricKind, Point, SERIES, Snapshot};
 
 /// Registers a gate's counters under `tidegate_…`. Register a gate once; its clones share its
 /// counters.
+///
+/// # Examples
+///
+/// ```
+/// use prometheus_client::registry::Registry;
+/// use tidegate::{Gate, PolicySet, Rules};
+///
+/// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
+/// let mut registry = Registry::default();
+/// tidegate::prometheus::register(&mut registry, &gate);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn register<S: Store>(registry: &mut Registry, gate: &Gate<S>) {
     registry.register_collector(Box::new(GateCollector(gate.clone())));
 }

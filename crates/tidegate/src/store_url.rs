@@ -87,18 +87,48 @@ impl StoreUrl {
     }
 
     /// Returns the failure policy of the URL, if it has one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{FailurePolicy, StoreUrl};
+    ///
+    /// let url: StoreUrl = "redis://127.0.0.1/?failure=closed".parse()?;
+    /// assert_eq!(url.failure_policy(), Some(FailurePolicy::Closed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn failure_policy(&self) -> Option<FailurePolicy> {
         self.options.failure
     }
 
     /// Sets the failure policy, whatever the URL says.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{FailurePolicy, StoreUrl};
+    ///
+    /// let url: StoreUrl = "redis://127.0.0.1/".parse()?;
+    /// let url = url.with_failure_policy(FailurePolicy::Open);
+    /// assert_eq!(url.failure_policy(), Some(FailurePolicy::Open));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_failure_policy(mut self, failure: FailurePolicy) -> Self {
         self.options.failure = Some(failure);
         self
     }
 
     /// Returns `true` if the store is in this process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::StoreUrl;
+    ///
+    /// assert!("memory://?max_keys=1000".parse::<StoreUrl>()?.is_memory());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_memory(&self) -> bool {
         matches!(self.location, Location::Memory { .. })
@@ -126,6 +156,19 @@ impl StoreUrl {
     }
 
     /// Sets the time within which a check is answered, unless the URL has set one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::StoreUrl;
+    ///
+    /// // The URL's own timeout has precedence.
+    /// let url: StoreUrl = "redis://127.0.0.1/?timeout=20ms".parse()?;
+    /// let url = url.default_timeout(Duration::from_secs(1));
+    /// # let _ = url;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg_attr(not(feature = "redis"), allow(unused_variables))] // Memory needs no timeout.
     pub fn default_timeout(self, timeout: Duration) -> Self {
         #[cfg(feature = "redis")]
@@ -135,6 +178,17 @@ impl StoreUrl {
     }
 
     /// Sets the prefix of all keys in Redis, whatever the URL says.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::StoreUrl;
+    ///
+    /// let url: StoreUrl = "redis://127.0.0.1/".parse()?;
+    /// let url = url.prefix("shop");
+    /// # let _ = url;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cfg_attr(not(feature = "redis"), allow(unused_variables))] // Memory has no prefix.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         #[cfg(feature = "redis")]
@@ -159,6 +213,19 @@ impl StoreUrl {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::StoreUrl;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = "memory://".parse::<StoreUrl>()?.limiter("100/minute".parse()?).await?;
+    /// assert!(limiter.check("user:42").await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn limiter(self, policy: Policy) -> Result<Limiter<AnyStore>, ConnectError> {
         let store = self.store().await?;
         Ok(self.options.limiter(store, policy))
@@ -169,6 +236,16 @@ impl StoreUrl {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::StoreUrl;
+    ///
+    /// let limiter = "memory://".parse::<StoreUrl>()?.limiter_blocking("100/minute".parse()?)?;
+    /// assert!(limiter.check("user:42").wait()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn limiter_blocking(self, policy: Policy) -> Result<Limiter<AnyStore>, ConnectError> {
         let store = self.store_blocking()?;
         Ok(self.options.limiter(store, policy))
@@ -179,6 +256,20 @@ impl StoreUrl {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{PolicySet, Rules, StoreUrl};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policies = PolicySet::new().with("api", Rules::new("100/minute".parse()?))?;
+    /// let gate = "memory://".parse::<StoreUrl>()?.gate(policies).await?;
+    /// assert!(gate.check("api", "user:42").await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn gate(self, policies: PolicySet) -> Result<Gate<AnyStore>, ConnectError> {
         let store = self.store().await?;
         Ok(self.options.gate(store, policies))
@@ -189,6 +280,17 @@ impl StoreUrl {
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{PolicySet, Rules, StoreUrl};
+    ///
+    /// let policies = PolicySet::new().with("api", Rules::new("100/minute".parse()?))?;
+    /// let gate = "memory://".parse::<StoreUrl>()?.gate_blocking(policies)?;
+    /// assert!(gate.check("api", "user:42").wait()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn gate_blocking(self, policies: PolicySet) -> Result<Gate<AnyStore>, ConnectError> {
         let store = self.store_blocking()?;
         Ok(self.options.gate(store, policies))

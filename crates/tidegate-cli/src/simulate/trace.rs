@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn good_lines() {
+    fn valid_lines_are_parsed() {
         let cost = |text: &str| text.parse::<Cost>().unwrap();
         let cases = [
             (r#"{"at_us": 5, "key": "a"}"#, StepAction::Check(Cost::ONE)),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_say_what_is_wrong() {
+    fn invalid_lines_report_the_error() {
         let cases = [
             ("", "expected a JSON object"),
             ("nonsense", "expected a JSON object"),
@@ -190,9 +190,9 @@ mod tests {
             (r#"{"at_us":5,"key":"a","cost":1,"refund":1}"#, "both"),
             (r#"{"at_us":5,"key":"a"} x"#, "trailing"),
         ];
-        for (line, says) in cases {
+        for (line, expected) in cases {
             let error = format!("{:#}", read(line).unwrap_err());
-            assert!(error.contains(says), "{line}: {error}");
+            assert!(error.contains(expected), "{line}: {error}");
         }
         for cost in [
             "-1",

@@ -54,9 +54,9 @@ const POLICIES: [&str; 12] = [
     "10/s; fixed_window 5/ms; sliding_window_counter 7/hour; sliding_window_log 3/s",
 ];
 
-/// Overflow panics in a test build, so this finds any sum that wraps.
+/// Overflow panics in a test build, so this test finds any sum that wraps.
 #[test]
-fn no_state_no_time_and_no_cost_panics() {
+fn no_combination_of_state_time_and_cost_panics() {
     let mut random = Rng::with_seed(3);
     for text in POLICIES {
         let policy: Policy = text.parse().unwrap();
@@ -90,8 +90,8 @@ fn no_state_no_time_and_no_cost_panics() {
     }
 }
 
-/// Returns the time until a bucket of any rate is free after a step under one limit, as that limit
-/// and as another one reports it.
+/// Returns the time until a bucket of any rate is free after a step under one limit. The first
+/// value is reported by that limit, the second by another limit.
 fn ahead_after(before: &str, cost: u64, after: &str) -> (u64, u64) {
     let [before, after]: [Limit; 2] =
         [before, after].map(|text| text.parse::<Policy>().unwrap().limits()[0]);
@@ -105,17 +105,17 @@ fn ahead_after(before: &str, cost: u64, after: &str) -> (u64, u64) {
 
 #[test]
 fn a1_a_bucket_of_any_rate_keeps_its_time_when_the_rate_changes() {
-    // Both denominators are 1: equal to the nanosecond.
+    // Both denominators are 1, so the times are equal to the nanosecond.
     assert_eq!(
         ahead_after("10/s", 3_000, "20/s"),
         (300_000_000, 300_000_000)
     );
-    // Not clamped to a smaller capacity.
+    // The state is not clamped to a smaller capacity.
     assert_eq!(
         ahead_after("10/s burst=50", 50_000, "10/s burst=5"),
         (5_000_000_000, 5_000_000_000)
     );
-    // A part of another denominator is rounded up to the next nanosecond, never down.
+    // A fraction with another denominator is rounded up to the next nanosecond, never down.
     let thirds = ahead_after("3/s", 1_000, "7/s burst=9");
     assert_eq!(thirds, (333_333_334, 333_333_334));
     assert_eq!(
@@ -157,7 +157,7 @@ fn a1_a_smaller_capacity_denies_a_bucket_of_any_rate_for_the_true_time() {
 }
 
 #[test]
-fn a1_buckets_with_other_numbers_in_one_record_count_apart() {
+fn a1_buckets_with_different_numbers_in_one_record_count_separately() {
     let [old, new]: [Policy; 2] = [
         "100/minute; fixed_window 1000/day",
         "100/minute burst=20; fixed_window 900/day",
@@ -167,18 +167,18 @@ fn a1_buckets_with_other_numbers_in_one_record_count_apart() {
         crate::Record::default(),
         crate::Timestamp::from_nanos(86_400_000_000_000),
     );
-    let ask = |policy: &Policy, record: &mut crate::Record, cost| {
+    let check = |policy: &Policy, record: &mut crate::Record, cost| {
         policy.decide(record, now, crate::Cost::from_thousandths(cost).unwrap())
     };
-    assert!(ask(&old, &mut record, 100_000).is_allowed());
-    assert!(ask(&old, &mut record, 1_000).is_denied());
-    // Another bucket, so it is full; the window keeps its count.
-    assert_eq!(ask(&new, &mut record, 0).remaining(), 20);
-    assert!(ask(&new, &mut record, 20_000).is_allowed());
-    // However often two servers alternate, neither bucket is freed.
+    assert!(check(&old, &mut record, 100_000).is_allowed());
+    assert!(check(&old, &mut record, 1_000).is_denied());
+    // The new bucket is another bucket, so it is full. The window keeps its count.
+    assert_eq!(check(&new, &mut record, 0).remaining(), 20);
+    assert!(check(&new, &mut record, 20_000).is_allowed());
+    // Two servers that alternate never free either bucket.
     for _ in 0..100 {
-        assert!(ask(&old, &mut record, 1_000).is_denied());
-        assert!(ask(&new, &mut record, 1_000).is_denied());
+        assert!(check(&old, &mut record, 1_000).is_denied());
+        assert!(check(&new, &mut record, 1_000).is_denied());
     }
     let window = ["fixed_window 1000/day; 100/minute"].map(|text| text.parse::<Policy>().unwrap());
     assert_eq!(window[0].stored_order(), None);
@@ -220,7 +220,7 @@ fn windows_keep_their_counts_when_their_limit_changes() {
 }
 
 #[test]
-fn a_denial_and_a_look_write_nothing() {
+fn a_denial_and_a_peek_write_nothing() {
     let policy: Policy = POLICIES[11].parse().unwrap();
     let steps = policy.steps();
     let (mut states, now) = (vec![StepState::Fresh; 4], 1_000_000_000_000);
@@ -241,7 +241,7 @@ fn a_denial_and_a_look_write_nothing() {
         );
         assert_eq!(states, before);
     }
-    // The exception is a state from the future.
+    // A state from the future is the exception.
     assert_eq!(decide(steps, &mut states, 1, 0).1, StateChange::Changed);
     assert_ne!(states, before);
 }

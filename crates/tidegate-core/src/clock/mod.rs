@@ -25,12 +25,31 @@ pub struct Timestamp(u64);
 
 impl Timestamp {
     /// Creates a timestamp from nanoseconds since the epoch.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Timestamp;
+    ///
+    /// assert_eq!(Timestamp::from_nanos(1_500).as_nanos(), 1_500);
+    /// ```
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Creates a timestamp from microseconds since the epoch. Returns `None` past the year 2554.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Timestamp;
+    ///
+    /// let time = Timestamp::from_micros(1_700_000_000_000_000);
+    /// assert_eq!(time, Some(Timestamp::from_nanos(1_700_000_000_000_000_000)));
+    /// // Beyond the year 2554.
+    /// assert_eq!(Timestamp::from_micros(u64::MAX), None);
+    /// ```
     #[must_use]
     pub const fn from_micros(micros: u64) -> Option<Self> {
         match micros.checked_mul(1_000) {
@@ -46,6 +65,16 @@ impl Timestamp {
     }
 
     /// Returns the time `duration` later, or the latest time if that is out of range.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::Timestamp;
+    ///
+    /// let time = Timestamp::from_nanos(5).saturating_add(Duration::from_nanos(2));
+    /// assert_eq!(time.as_nanos(), 7);
+    /// ```
     #[must_use]
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(saturating_nanos(duration)))
@@ -79,6 +108,15 @@ enum ClockSource {
 
 impl Clock {
     /// Returns the system clock: the wall clock, read once and continued by the monotonic clock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Clock;
+    ///
+    /// let clock = Clock::system();
+    /// assert!(clock.now() <= clock.now());
+    /// ```
     #[must_use]
     pub fn system() -> Self {
         Self::default()
@@ -164,6 +202,15 @@ impl ManualClock {
     }
 
     /// Creates a clock at `time`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{ManualClock, Timestamp};
+    ///
+    /// let clock = ManualClock::at(Timestamp::from_nanos(5));
+    /// assert_eq!(clock.now().as_nanos(), 5);
+    /// ```
     #[must_use]
     pub fn at(time: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(time.0)))
@@ -176,11 +223,32 @@ impl ManualClock {
     }
 
     /// Sets the clock, forward or back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{ManualClock, Timestamp};
+    ///
+    /// let clock = ManualClock::new();
+    /// clock.set(Timestamp::from_nanos(5));
+    /// assert_eq!(clock.now().as_nanos(), 5);
+    /// ```
     pub fn set(&self, time: Timestamp) {
         self.0.store(time.0, Ordering::SeqCst);
     }
 
     /// Moves the clock forward.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{ManualClock, Timestamp};
+    ///
+    /// let clock = ManualClock::at(Timestamp::from_nanos(5));
+    /// clock.advance(Duration::from_nanos(3));
+    /// assert_eq!(clock.now().as_nanos(), 8);
+    /// ```
     pub fn advance(&self, by: Duration) {
         let by = saturating_nanos(by);
         // The update cannot fail: the closure always returns a value.

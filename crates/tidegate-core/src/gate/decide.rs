@@ -105,6 +105,22 @@ impl<S: Store> Gate<S> {
     /// # Errors
     ///
     /// Returns an error if a policy does not exist or a key is empty. Nothing is taken then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules, Subject};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gate = Gate::memory(PolicySet::new().with("login", Rules::new("5/hour".parse()?))?);
+    /// let (verdict, receipt) = gate.admit(&[Subject::new("login", "ann")]).await?;
+    /// if verdict.is_allowed() {
+    ///     // The login succeeded, so it does not count.
+    ///     receipt.give_back();
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn admit<'a>(
         &'a self,
         subjects: &'a [Subject<'a>],

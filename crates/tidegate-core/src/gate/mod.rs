@@ -75,6 +75,16 @@ impl Gate<MemoryStore> {
     /// # Panics
     ///
     /// Panics if 46 MB of address space cannot be reserved.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
+    /// assert!(gate.check("api", "user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
     pub fn memory(policies: PolicySet) -> Self {
@@ -89,12 +99,36 @@ impl Gate<MemoryStore> {
 
 impl<S: Store> Gate<S> {
     /// Creates a gate on a store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, ManualClock, MemoryStore, PolicySet, Rules};
+    ///
+    /// let store = MemoryStore::builder().max_keys(10_000).clock(ManualClock::new()).build()?;
+    /// let gate = Gate::new(store, PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// assert!(gate.check("api", "user:42").now()?.is_allowed());
+    /// assert!(gate.check("api", "user:42").now()?.is_denied());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn new(store: S, policies: PolicySet) -> Self {
         Self::builder(store, policies).build()
     }
 
     /// Returns a builder: for a failure policy and a deny cache.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{FailurePolicy, Gate, MemoryStore, PolicySet, Rules};
+    ///
+    /// let store = MemoryStore::builder().build()?;
+    /// let policies = PolicySet::new().with("api", Rules::new("100/minute".parse()?))?;
+    /// let gate = Gate::builder(store, policies).failure_policy(FailurePolicy::Closed).build();
+    /// assert!(gate.check("api", "user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(store: S, policies: PolicySet) -> GateBuilder<S> {
         GateBuilder {
             store,
@@ -144,6 +178,18 @@ impl<S: Store> Gate<S> {
 
     /// Returns another gate on the same store, with the same settings and its own policies.
     /// Policies of the same name share counters.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new());
+    /// let other = gate.with_policies(PolicySet::new().with("api", Rules::new("1/s".parse()?))?);
+    /// assert!(gate.check("api", "user:42").now().is_err());
+    /// assert!(other.check("api", "user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn with_policies(&self, policies: PolicySet) -> Self {
         self.derived(policies, None, BTreeSet::new())
@@ -151,6 +197,22 @@ impl<S: Store> Gate<S> {
 
     /// Returns the gate that replaces this one with other policies, on the same store and with the
     /// same counters. A server swaps it together with the rest of its configuration.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let policies = |limits: &str| -> Result<PolicySet, Box<dyn std::error::Error>> {
+    ///     Ok(PolicySet::new().with("api", Rules::new(limits.parse()?))?)
+    /// };
+    /// let gate = Gate::memory(policies("fixed_window 5/day")?);
+    /// gate.check("api", "user:42").cost(5).now()?;
+    /// // The window keeps its count.
+    /// let updated = gate.updated(policies("fixed_window 7/day")?);
+    /// assert_eq!(updated.check("api", "user:42").now()?.remaining(), Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn updated(&self, policies: PolicySet) -> Self {
         let in_use = self.shared.in_use.lock().clone();
@@ -220,23 +282,69 @@ impl<S: Store> Gate<S> {
     /// # Errors
     ///
     /// Returns an error that lists the existing names if it does not.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
+    /// assert!(gate.ensure_policy("api").is_ok());
+    /// assert!(gate.ensure_policy("login").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ensure_policy(&self, policy: &str) -> Result<(), CheckError> {
         self.shared.policies.load().policy(policy).map(drop)
     }
 
     /// Returns the current policies.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
+    /// let policies = gate.policies();
+    /// let names: Vec<&str> = policies.names().map(|name| name.as_str()).collect();
+    /// assert_eq!(names, ["api"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn policies(&self) -> PolicySet {
         self.shared.policies.load().set().clone()
     }
 
     /// Returns the store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// gate.check("api", "user:42").now()?;
+    /// assert_eq!(gate.store().stats().keys, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn store(&self) -> &S {
         &self.shared.store
     }
 
     /// Checks a request of cost 1 under a policy. Use [`GateCheck::cost`] for another cost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/minute".parse()?).tier("gold", "50/minute".parse()?)?;
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// let verdict = gate.check("api", "user:42").tier("gold").cost(10).now()?;
+    /// assert_eq!(verdict.remaining(), Some(40));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn check<'a, K: AsRef<[u8]> + ?Sized>(
         &'a self,
         policy: &'a str,
@@ -246,6 +354,19 @@ impl<S: Store> Gate<S> {
     }
 
     /// Returns the counters of each policy, sorted by name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// gate.check("api", "user:42").now()?;
+    /// gate.check("api", "user:42").now()?;
+    /// let counters = gate.counters();
+    /// assert_eq!((counters[0].allowed, counters[0].denied), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn counters(&self) -> Vec<PolicyCounters> {
         let policies = self.shared.policies.load();
@@ -256,6 +377,15 @@ impl<S: Store> Gate<S> {
     }
 
     /// Returns the health of the store as seen from this process, or `None` in memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet};
+    ///
+    /// // A memory store cannot fail.
+    /// assert!(Gate::memory(PolicySet::new()).store_health().is_none());
+    /// ```
     #[must_use]
     pub fn store_health(&self) -> Option<StoreHealth> {
         self.shared.store.health()

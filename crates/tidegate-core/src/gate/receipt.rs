@@ -62,6 +62,19 @@ impl<S: Store> Receipt<S> {
     }
 
     /// Returns `true` if nothing was taken.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 1/day".parse()?);
+    /// let (_, receipt) = limiter.check("user:42").with_receipt().now()?;
+    /// assert!(!receipt.is_empty());
+    /// let (_, denied) = limiter.check("user:42").with_receipt().now()?;
+    /// assert!(denied.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -81,6 +94,19 @@ impl<S: Store> Receipt<S> {
 
     /// Gives everything back in the background. On a remote store, the call is queued when this
     /// returns.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
+    /// let (decision, receipt) = limiter.check("user:42").with_receipt().now()?;
+    /// assert_eq!(decision.remaining(), 4);
+    /// receipt.give_back();
+    /// assert_eq!(limiter.check("user:42").cost(0).now()?.remaining(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn give_back(self) {
         self.settle(Cost::ZERO);
     }
@@ -90,6 +116,18 @@ impl<S: Store> Receipt<S> {
     ///
     /// If the actual cost is lower, each limit gives back the difference as far as it still counts
     /// there. If it is higher, the difference is taken as far as there is room.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Cost, Limiter};
+    ///
+    /// let limiter = Limiter::memory("fixed_window 100/day".parse()?);
+    /// let (_, receipt) = limiter.check("user:42").cost(50).with_receipt().now()?;
+    /// receipt.settle("20".parse::<Cost>()?);
+    /// assert_eq!(limiter.check("user:42").cost(0).now()?.remaining(), 80);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn settle(self, actual: Cost) {
         let open = self
             .entries
@@ -112,6 +150,20 @@ impl<S: Store> Receipt<S> {
     ///
     /// Returns an error if the cost is invalid, or if the store could not answer. The cost then
     /// stays taken as far as is known.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::memory("fixed_window 100/day".parse()?);
+    /// let (_, receipt) = limiter.check("user:42").cost(50).with_receipt().await?;
+    /// let decisions = receipt.settle_and_look(20).await?;
+    /// assert_eq!(decisions[0].remaining(), 80);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn settle_and_look<C>(self, actual: C) -> Result<Vec<Decision>, CheckError>
     where
         C: TryInto<Cost, Error: Into<CostError>>,
@@ -136,6 +188,17 @@ impl Receipt<MemoryStore> {
     /// # Errors
     ///
     /// Returns an error if the cost is invalid. The cost then stays taken.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 100/day".parse()?);
+    /// let (_, receipt) = limiter.check("user:42").cost(50).with_receipt().now()?;
+    /// assert_eq!(receipt.settle_now(20)?[0].remaining(), 80);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn settle_now<C>(self, actual: C) -> Result<Vec<Decision>, CheckError>
     where
         C: TryInto<Cost, Error: Into<CostError>>,

@@ -32,18 +32,52 @@ impl<'a, S: Store> GateCheck<'a, S> {
 
     /// Sets the cost: an integer, a decimal with up to three places, or a [`Cost`]. 0 looks without
     /// taking.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("100/minute".parse()?))?);
+    /// assert_eq!(gate.check("api", "user:42").cost(2.5).now()?.remaining(), Some(97));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cost<C: TryInto<Cost, Error: Into<CostError>>>(mut self, cost: C) -> Self {
         self.cost = cost.try_into().map_err(Into::into);
         self
     }
 
     /// Sets the tier of the key. An unknown tier uses the default limits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/minute".parse()?).tier("gold", "50/minute".parse()?)?;
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// assert_eq!(gate.check("api", "user:42").tier("gold").now()?.remaining(), Some(49));
+    /// // An unknown tier uses the default limits.
+    /// assert_eq!(gate.check("api", "user:42").tier("iron").now()?.remaining(), Some(4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tier(mut self, tier: &'a str) -> Self {
         self.subject.tier = Some(tier);
         self
     }
 
     /// Sets the tenant of the key. The same key of another tenant counts separately.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// assert!(gate.check("api", "user:42").tenant("acme").now()?.is_allowed());
+    /// assert!(gate.check("api", "user:42").tenant("initech").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tenant(mut self, tenant: &'a str) -> Self {
         self.subject.tenant = Some(tenant);
         self
@@ -63,6 +97,16 @@ impl<'a, S: Store> GateCheck<'a, S> {
     ///
     /// Returns an error if the policy does not exist, if the key is empty, if the cost is invalid,
     /// or if the current thread runs async tasks. Nothing is taken then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// assert!(gate.check("api", "user:42").wait()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait(self) -> Result<Verdict, CheckError> {
         self.gate.store().block_on(self.answer())?
     }
@@ -75,6 +119,16 @@ impl GateCheck<'_, MemoryStore> {
     ///
     /// Returns an error if the policy does not exist, the key is empty, or the cost is invalid.
     /// Nothing is taken then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// assert!(gate.check("api", "user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now(self) -> Result<Verdict, CheckError> {
         let subject = Subject {
             cost: self.cost?,

@@ -90,6 +90,20 @@ impl<S: Store> Gate<S> {
     ///
     /// Returns an error if the policy does not exist, the key is empty, or the store could not
     /// answer. Nothing is given back then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules, Subject};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// gate.check("api", "user:42").await?;
+    /// let decision = gate.refund(Subject::new("api", "user:42")).await?;
+    /// assert_eq!(decision.map(|decision| decision.remaining()), Some(5));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn refund(&self, subject: Subject<'_>) -> Result<Option<Decision>, CheckError> {
         let policies = self.shared.policies.load();
         let lookup = Lookup::new(&policies, &subject)?;
@@ -111,6 +125,20 @@ impl<S: Store> Gate<S> {
     ///
     /// Returns an error if the policy does not exist, the key is empty, or the store could not
     /// answer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// gate.check("api", "user:42").await?;
+    /// gate.reset("api", b"user:42", None).await?;
+    /// assert!(gate.check("api", "user:42").await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn reset(
         &self,
         policy: &str,

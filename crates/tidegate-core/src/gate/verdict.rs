@@ -47,7 +47,20 @@ pub struct PolicyLabel {
 }
 
 /// The outcome of one policy.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Exception, Gate, PolicyOutcome, PolicySet, Rules};
+///
+/// let rules = Rules::new("5/minute".parse()?).exception("mallory", Exception::Blocked)?;
+/// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+/// let verdict = gate.check("api", "mallory").now()?;
+/// assert!(matches!(verdict.decisions()[0].outcome(), PolicyOutcome::Blocked));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PolicyOutcome {
     /// The key is limited, with this decision.
     Limited(Decision),
@@ -99,6 +112,17 @@ impl PolicyDecision {
     }
 
     /// Returns the outcome.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicyOutcome, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// assert!(matches!(verdict.decisions()[0].outcome(), PolicyOutcome::Limited(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn outcome(&self) -> PolicyOutcome {
         self.outcome
@@ -120,6 +144,19 @@ impl PolicyDecision {
     }
 
     /// Returns `true` if the policy denies the request or, in shadow mode, would deny it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("1/minute".parse()?).shadow();
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// gate.check("api", "user:42").now()?;
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// assert!(verdict.is_allowed() && verdict.decisions()[0].would_deny());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn would_deny(&self) -> bool {
         match &self.outcome {
@@ -136,6 +173,20 @@ impl PolicyDecision {
     }
 
     /// Returns the decision of the policy's candidate.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("100/minute".parse()?).candidate("1/minute".parse()?);
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// gate.check("api", "user:42").now()?;
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// let candidate = verdict.decisions()[0].candidate();
+    /// assert!(verdict.is_allowed() && candidate.is_some_and(|decision| decision.is_denied()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn candidate(&self) -> Option<&Decision> {
         self.candidate.as_deref()
@@ -171,12 +222,33 @@ impl Verdict {
     }
 
     /// Returns the decision of each policy, in the order of the request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// assert_eq!(verdict.decisions()[0].label().name().as_str(), "api");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn decisions(&self) -> &[PolicyDecision] {
         &self.decisions
     }
 
     /// Returns `true` if the request may proceed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// assert!(gate.check("api", "user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         !self.is_denied()
@@ -189,6 +261,19 @@ impl Verdict {
     }
 
     /// Returns the policy that denies for the longest time, the first on a tie.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// gate.check("api", "user:42").now()?;
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// let name = verdict.denial().map(|denial| denial.label().name().as_str());
+    /// assert_eq!(name, Some("api"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn denial(&self) -> Option<&PolicyDecision> {
         let mut denials = self
@@ -214,6 +299,17 @@ impl Verdict {
 
     /// Returns the shortest wait after which all policies allow the same request if nothing else
     /// happens. Returns `None` if it was allowed, or can never be allowed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// assert_eq!(gate.check("api", "user:42").now()?.retry_after(), None);
+    /// assert!(gate.check("api", "user:42").now()?.retry_after().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.denial()?
@@ -223,6 +319,18 @@ impl Verdict {
 
     /// Returns the policy to report: the one that denies for the longest time, or else the enforced
     /// policy with the least remaining; the first on a tie.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// let decision = verdict.nearest().and_then(|nearest| nearest.decision());
+    /// assert_eq!(decision.map(|decision| decision.limit()), Some(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn nearest(&self) -> Option<&PolicyDecision> {
         if let Some(denial) = self.denial() {
@@ -237,6 +345,18 @@ impl Verdict {
 
     /// Returns the number of requests of cost 1 that would be allowed right now, after this one.
     /// Returns `None` if nothing limits the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Exception, Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/minute".parse()?).exception("admin", Exception::Unlimited)?;
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// assert_eq!(gate.check("api", "user:42").now()?.remaining(), Some(4));
+    /// assert_eq!(gate.check("api", "admin").now()?.remaining(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         Some(self.nearest()?.decision()?.remaining())
@@ -253,6 +373,19 @@ impl Verdict {
     }
 
     /// Returns how long the request waits in the queues of the leaky buckets that admitted it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("leaky_bucket 1/day burst=5".parse()?);
+    /// let gate = Gate::memory(PolicySet::new().with("jobs", rules)?);
+    /// assert_eq!(gate.check("jobs", "export").now()?.delay(), Duration::ZERO);
+    /// assert!(gate.check("jobs", "export").now()?.delay() > Duration::ZERO);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn delay(&self) -> Duration {
         let enforced = self.decisions.iter().filter(|decision| !decision.is_shadow);

@@ -30,6 +30,16 @@ pub struct Counters {
 
 impl Counters {
     /// Returns the number of degraded answers for one reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Degraded, Limiter};
+    ///
+    /// let limiter = Limiter::memory("1/minute".parse()?);
+    /// assert_eq!(limiter.counters().degraded(Degraded::Timeout), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn degraded(&self, reason: Degraded) -> u64 {
         self.degraded.get(reason as usize).copied().unwrap_or(0)

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn c2_an_admission_a_refund_and_a_reset_end_what_is_remembered() {
+    fn c2_an_admission_a_refund_and_a_reset_clear_cached_denials() {
         let clock = ManualClock::new();
         let cache = DenyCache::new(16, clock.clone().into());
         let key = Key::new(b"k").unwrap();

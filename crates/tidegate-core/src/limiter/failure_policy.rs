@@ -27,6 +27,7 @@ use crate::store::Admission;
 /// # let _ = failure;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FailurePolicy {
     /// Allows every request: the limit is off during an outage. A client that can slow the store
     /// down can switch the limit off.
@@ -43,6 +44,16 @@ pub enum FailurePolicy {
 
 impl FailurePolicy {
     /// Creates [`FailurePolicy::Local`] for `instances` instances. 0 counts as 1.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::FailurePolicy;
+    ///
+    /// // Four processes share the limit: each admits a quarter while Redis is unavailable.
+    /// let policy = FailurePolicy::local(4);
+    /// assert_ne!(policy, FailurePolicy::Closed);
+    /// ```
     #[must_use]
     pub fn local(instances: u32) -> Self {
         Self::Local {

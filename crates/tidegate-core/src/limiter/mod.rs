@@ -295,6 +295,18 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Returns the counters and the health of the store. In memory nothing is counted.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("1/minute".parse()?);
+    /// limiter.check("user:42").now()?;
+    /// // Counted for remote stores: a memory store has no deny cache and is never unavailable.
+    /// assert_eq!(limiter.counters().degraded_total(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared
@@ -306,6 +318,16 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Returns the failure policy, or `None` in memory, which cannot fail.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// // A memory store needs none.
+    /// assert_eq!(Limiter::memory("1/minute".parse()?).failure_policy(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn failure_policy(&self) -> Option<FailurePolicy> {
         self.shared.guard.as_ref().map(RemoteGuard::failure)
@@ -340,12 +362,33 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Returns the policy.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/minute".parse()?);
+    /// assert_eq!(limiter.policy().to_string(), "token_bucket 100/minute");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.shared.policy
     }
 
     /// Returns the store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/minute".parse()?);
+    /// limiter.check("user:42").now()?;
+    /// assert_eq!(limiter.store().stats().keys, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn store(&self) -> &S {
         &self.shared.store
@@ -504,6 +547,19 @@ impl<S: Store> Shared<S> {
 }
 
 /// A builder for [`Limiter`]. In memory only the namespace has an effect.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{FailurePolicy, Limiter, MemoryStore};
+///
+/// let limiter = Limiter::builder(MemoryStore::builder().build()?, "100/minute".parse()?)
+///     .namespace("api".parse()?)
+///     .failure_policy(FailurePolicy::Closed)
+///     .build();
+/// assert!(limiter.check("user:42").now()?.is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub struct LimiterBuilder<S: Store> {
     store: S,
@@ -515,12 +571,36 @@ pub struct LimiterBuilder<S: Store> {
 impl<S: Store> LimiterBuilder<S> {
     /// Names the policy. It has its own counters on the store, and keeps the counts of its windows
     /// and logs when their limits change.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limiter, MemoryStore};
+    ///
+    /// let store = MemoryStore::builder().build()?;
+    /// let limiter = Limiter::builder(store, "1/minute".parse()?).namespace("api".parse()?).build();
+    /// assert!(limiter.check("user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn namespace(mut self, name: Name) -> Self {
         self.namespace = Some(name);
         self
     }
 
     /// Sets the failure policy. The default is [`FailurePolicy::Local`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{FailurePolicy, Limiter, MemoryStore};
+    ///
+    /// let store = MemoryStore::builder().build()?;
+    /// let limiter = Limiter::builder(store, "1/minute".parse()?)
+    ///     .failure_policy(FailurePolicy::local(4))
+    ///     .build();
+    /// assert!(limiter.check("user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
         self.settings.failure = failure;
         self

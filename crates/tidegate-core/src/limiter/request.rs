@@ -141,6 +141,16 @@ impl<'a, S: Store> Check<'a, S> {
     ///
     /// Returns an error if the key is empty, if the cost is invalid, or if the current thread runs
     /// async tasks. Nothing is taken then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/minute".parse()?);
+    /// assert!(limiter.check("user:42").wait()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wait(self) -> Result<Decision, CheckError> {
         match self.cached() {
             Some(decision) => Ok(decision),
@@ -155,6 +165,16 @@ impl Check<'_, MemoryStore> {
     /// # Errors
     ///
     /// Returns an error if the key is empty or the cost is invalid. Nothing is taken then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/minute".parse()?);
+    /// assert!(limiter.check("user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
@@ -246,6 +266,18 @@ impl CheckWithReceipt<'_, MemoryStore> {
     /// # Errors
     ///
     /// Returns an error if the key is empty or the cost is invalid. Nothing is taken then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
+    /// let (decision, receipt) = limiter.check("user:42").cost(5).with_receipt().now()?;
+    /// assert!(decision.is_allowed());
+    /// assert_eq!(receipt.settle_now(2)?[0].remaining(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now(self) -> Result<(Decision, Receipt<MemoryStore>), CheckError> {
         blocking::ready(self.answer())
     }
@@ -292,6 +324,17 @@ where
     ///
     /// Returns an error if a key is empty or a cost is invalid. Nothing is taken then, from any
     /// key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
+    /// let decisions = limiter.check_many(&[("user:1", 1), ("user:2", 3)]).now()?;
+    /// assert_eq!(decisions[1].remaining(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now(self) -> Result<Vec<Decision>, CheckError> {
         let mut decisions = Vec::with_capacity(self.requests.len());
         self.now_into(&mut decisions)?;
@@ -304,6 +347,19 @@ where
     ///
     /// Returns an error if a key is empty or a cost is invalid. Nothing is taken then, from any
     /// key, and nothing is appended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
+    /// let mut decisions = Vec::new();
+    /// // The vector is reused for every batch.
+    /// limiter.check_many(&[("user:1", 1), ("user:2", 3)]).now_into(&mut decisions)?;
+    /// assert_eq!(decisions.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now_into(self, decisions: &mut Vec<Decision>) -> Result<(), CheckError> {
         let shared = &*self.limiter.shared;
         let mut is_any_encoded = false;
@@ -414,6 +470,17 @@ impl Refund<'_, MemoryStore> {
     /// # Errors
     ///
     /// Returns an error if the key is empty or the cost is invalid. Nothing is given back then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
+    /// limiter.check("user:42").cost(3).now()?;
+    /// assert_eq!(limiter.refund("user:42", 1).now()?.remaining(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now(self) -> Result<Decision, CheckError> {
         let shared = &*self.limiter.shared;
         Ok(shared
@@ -462,6 +529,18 @@ impl Reset<'_, MemoryStore> {
     /// # Errors
     ///
     /// Returns an error if the key is empty.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 1/day".parse()?);
+    /// limiter.check("user:42").now()?;
+    /// limiter.reset("user:42").now()?;
+    /// assert!(limiter.check("user:42").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now(self) -> Result<(), CheckError> {
         let shared = &*self.limiter.shared;
         shared

@@ -11,6 +11,18 @@ const RECORD_BYTES_PER_KEY: u64 = 256;
 const MIN_RECORD_BYTES: u64 = 64 << 20;
 
 /// Statistics of a memory store.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::Limiter;
+///
+/// let limiter = Limiter::memory("100/minute".parse()?);
+/// limiter.check("user:42").now()?;
+/// let stats = limiter.store().stats();
+/// assert_eq!((stats.keys, stats.evictions), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
@@ -82,6 +94,16 @@ impl MemoryStoreBuilder {
     }
 
     /// Sets the maximum number of keys, a hard bound on memory. The default is 1,000,000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::MemoryStore;
+    ///
+    /// let store = MemoryStore::builder().max_keys(10_000).build()?;
+    /// assert_eq!(store.stats().max_keys, 10_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn max_keys(mut self, max_keys: u64) -> Self {
         self.max_keys = max_keys;
@@ -94,6 +116,16 @@ impl MemoryStoreBuilder {
     /// several limits takes about 60 bytes per limit. The default is 256 bytes per key of
     /// `max_keys`, and at least 64 MiB. A full budget evicts records like a full table evicts keys.
     /// A single record may exceed it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::MemoryStore;
+    ///
+    /// let store = MemoryStore::builder().max_keys(10_000).max_record_bytes(1 << 20).build()?;
+    /// assert_eq!(store.stats().max_record_bytes, 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn max_record_bytes(mut self, bytes: u64) -> Self {
         self.max_record_bytes = Some(bytes);
@@ -102,6 +134,16 @@ impl MemoryStoreBuilder {
 
     /// Sets the clock. The default is the system's; tests use a
     /// [`ManualClock`](crate::ManualClock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{ManualClock, MemoryStore};
+    ///
+    /// let store = MemoryStore::builder().clock(ManualClock::new()).build()?;
+    /// assert_eq!(store.stats().keys, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
         self.clock = clock.into();
@@ -114,6 +156,15 @@ impl MemoryStoreBuilder {
     ///
     /// Returns an error if `max_keys` is 0, if there is not enough memory, or if the system has no
     /// random source.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::MemoryStore;
+    ///
+    /// assert!(MemoryStore::builder().max_keys(1_000).build().is_ok());
+    /// assert!(MemoryStore::builder().max_keys(0).build().is_err());
+    /// ```
     pub fn build(self) -> Result<MemoryStore, MemoryStoreError> {
         let secret = Secret::random().ok_or(MemoryStoreError::NoRandomness)?;
         self.build_with(secret)

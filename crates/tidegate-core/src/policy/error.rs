@@ -53,6 +53,15 @@ impl PolicyError {
     }
 
     /// Returns the message in one line, without the text of the policy.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Policy;
+    ///
+    /// let error = "100/fortnight".parse::<Policy>().unwrap_err();
+    /// assert!(error.message().starts_with("unknown unit `fortnight`"));
+    /// ```
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -60,6 +69,15 @@ impl PolicyError {
 
     /// Returns the offending part as a range of bytes, or `None` if the policy was not parsed from
     /// text.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Policy;
+    ///
+    /// let error = "100/fortnight".parse::<Policy>().unwrap_err();
+    /// assert_eq!(error.span(), Some(4..13));
+    /// ```
     #[must_use]
     pub fn span(&self) -> Option<Range<usize>> {
         self.position.as_ref().map(|position| position.span.clone())

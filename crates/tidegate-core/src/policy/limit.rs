@@ -16,6 +16,7 @@ use super::bounds::{self, OutOfBounds, Part};
 /// assert!(Algorithm::Gcra.is_bucket());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Algorithm {
     /// Counts requests in fixed windows, aligned to the clock or to the first request ([`Anchor`]).
     FixedWindow,
@@ -44,6 +45,14 @@ impl Algorithm {
     ];
 
     /// Returns the name used in policy text.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Algorithm;
+    ///
+    /// assert_eq!(Algorithm::TokenBucket.name(), "token_bucket");
+    /// ```
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,6 +66,14 @@ impl Algorithm {
     }
 
     /// Returns `true` if the algorithm has a burst.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Algorithm;
+    ///
+    /// assert!(Algorithm::Gcra.is_bucket() && !Algorithm::FixedWindow.is_bucket());
+    /// ```
     #[must_use]
     pub const fn is_bucket(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
@@ -70,7 +87,18 @@ impl fmt::Display for Algorithm {
 }
 
 /// The start of a fixed window.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::{Anchor, Limit, Policy, Rate};
+///
+/// let limit = Limit::fixed_window(Rate::per_day(5)).anchor(Anchor::FirstHit);
+/// assert_eq!(Policy::new([limit])?, "fixed_window 5/day anchor=first_hit".parse()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Anchor {
     /// Windows start at multiples of the period since the Unix epoch, for every key.
     #[default]
@@ -108,12 +136,32 @@ pub struct Rate {
 
 impl Rate {
     /// Creates a rate of `limit` units per `period`, a whole number of milliseconds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// let rate = Rate::new(5, Duration::from_secs(600));
+    /// assert_eq!(Policy::new([Limit::token_bucket(rate)])?, "5/10 minutes".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn new(limit: u64, period: Duration) -> Self {
         Self { limit, period }
     }
 
     /// Creates a rate of `limit` units per second.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// assert_eq!(Policy::new([Limit::gcra(Rate::per_second(10))])?, "gcra 10/second".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn per_second(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(1))
@@ -160,6 +208,15 @@ pub struct Limit {
 
 impl Limit {
     /// Creates a limit of any algorithm.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Algorithm, Limit, Rate};
+    ///
+    /// let limit = Limit::new(Algorithm::Gcra, Rate::per_second(10));
+    /// assert_eq!(limit, Limit::gcra(Rate::per_second(10)));
+    /// ```
     #[must_use]
     pub const fn new(algorithm: Algorithm, rate: Rate) -> Self {
         Self {
@@ -171,36 +228,96 @@ impl Limit {
     }
 
     /// Creates a limit that uses [`Algorithm::FixedWindow`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// let limit = Limit::fixed_window(Rate::per_day(1_000));
+    /// assert_eq!(Policy::new([limit])?, "fixed_window 1_000/day".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn fixed_window(rate: Rate) -> Self {
         Self::new(Algorithm::FixedWindow, rate)
     }
 
     /// Creates a limit that uses [`Algorithm::SlidingWindowLog`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// let limit = Limit::sliding_window_log(Rate::per_minute(5));
+    /// assert_eq!(Policy::new([limit])?, "sliding_window_log 5/minute".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn sliding_window_log(rate: Rate) -> Self {
         Self::new(Algorithm::SlidingWindowLog, rate)
     }
 
     /// Creates a limit that uses [`Algorithm::SlidingWindowCounter`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// let limit = Limit::sliding_window_counter(Rate::per_hour(500));
+    /// assert_eq!(Policy::new([limit])?, "sliding_window_counter 500/hour".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn sliding_window_counter(rate: Rate) -> Self {
         Self::new(Algorithm::SlidingWindowCounter, rate)
     }
 
     /// Creates a limit that uses [`Algorithm::TokenBucket`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// let limit = Limit::token_bucket(Rate::per_second(10)).burst(50);
+    /// assert_eq!(Policy::new([limit])?, "token_bucket 10/second burst=50".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn token_bucket(rate: Rate) -> Self {
         Self::new(Algorithm::TokenBucket, rate)
     }
 
     /// Creates a limit that uses [`Algorithm::LeakyBucket`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// let limit = Limit::leaky_bucket(Rate::per_second(10)).burst(30);
+    /// assert_eq!(Policy::new([limit])?, "leaky_bucket 10/second burst=30".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn leaky_bucket(rate: Rate) -> Self {
         Self::new(Algorithm::LeakyBucket, rate)
     }
 
     /// Creates a limit that uses [`Algorithm::Gcra`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// let limit = Limit::gcra(Rate::per_second(10)).burst(5);
+    /// assert_eq!(Policy::new([limit])?, "gcra 10/second burst=5".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub const fn gcra(rate: Rate) -> Self {
         Self::new(Algorithm::Gcra, rate)
@@ -208,6 +325,14 @@ impl Limit {
 
     /// Sets the burst, the most units at once, for the bucket algorithms. The default is the rate's
     /// limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Rate};
+    ///
+    /// assert_eq!(Limit::token_bucket(Rate::per_second(10)).burst(50).capacity(), 50);
+    /// ```
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = Some(burst);
@@ -240,6 +365,16 @@ impl Limit {
     }
 
     /// Returns the most units at once: the burst of a bucket, the limit of a window.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Rate};
+    ///
+    /// // The burst of a bucket defaults to the count of the rate.
+    /// assert_eq!(Limit::token_bucket(Rate::per_second(10)).capacity(), 10);
+    /// assert_eq!(Limit::fixed_window(Rate::per_day(1_000)).capacity(), 1_000);
+    /// ```
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self.burst {

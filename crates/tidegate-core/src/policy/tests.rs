@@ -10,7 +10,7 @@ fn parse(text: &str) -> Policy {
 }
 
 #[test]
-fn good_policies_read_as_they_are_meant() {
+fn valid_policies_parse_and_print_canonically() {
     let cases = [
         ("100/minute", "token_bucket 100/minute"),
         (
@@ -54,7 +54,7 @@ fn good_policies_read_as_they_are_meant() {
 }
 
 #[test]
-fn every_unit_has_its_names() {
+fn every_unit_accepts_all_its_names() {
     let units = [
         (1, "ms millisecond milliseconds"),
         (1_000, "s sec secs second seconds"),
@@ -77,7 +77,7 @@ fn every_unit_has_its_names() {
 }
 
 /// Invalid policies: the text, the part that the error points at, and a part of the message.
-const BAD: &[(&str, &str, &str)] = &[
+const INVALID: &[(&str, &str, &str)] = &[
     ("", "", "expected a limit such as 100/minute"),
     ("   ", "", "expected a limit"),
     ("100", "", "expected `/` or `per`"),
@@ -144,17 +144,17 @@ const BAD: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn bad_policies_are_pointed_at() {
-    for (text, part, says) in BAD {
+fn parse_errors_point_at_the_invalid_part() {
+    for (text, part, message) in INVALID {
         let error = text.parse::<Policy>().expect_err(text);
-        assert!(error.to_string().contains(says), "{text:?}: {error}");
+        assert!(error.to_string().contains(message), "{text:?}: {error}");
         let span = error.span().unwrap();
         assert_eq!(&text[span], *part, "{text:?}: {error}");
     }
 }
 
 #[test]
-fn carets_stand_under_the_part() {
+fn carets_mark_the_invalid_part() {
     let error = "10/s;\n  fixed_window 5/s burst=7"
         .parse::<Policy>()
         .unwrap_err();
@@ -199,7 +199,7 @@ fn a4_a_policy_has_at_most_eight_limits() {
 }
 
 #[test]
-fn any_text_is_read_or_refused() {
+fn any_text_is_parsed_or_rejected() {
     let pieces = [
         "token_bucket",
         "gcra",
@@ -237,7 +237,7 @@ fn any_text_is_read_or_refused() {
 }
 
 #[test]
-fn built_policies_have_the_same_bounds() {
+fn built_policies_have_the_same_bounds_as_parsed_ones() {
     let second = Rate::per_second(1);
     assert_eq!(
         Policy::new([Limit::token_bucket(second).burst(5)]).unwrap(),

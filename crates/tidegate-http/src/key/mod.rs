@@ -42,11 +42,32 @@ enum KeySource<F: Framework> {
 type Closure<F> = Arc<dyn Fn(&<F as Framework>::Request) -> Option<String> + Send + Sync>;
 
 /// One key for all requests: a limit on the service as a whole.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::{Limits, key};
+///
+/// // At most 1,000 requests a second to the service.
+/// let limits = Limits::memory("1_000/second".parse()?, key::global());
+/// # let _ = limits;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn global<F: Framework>() -> RequestKey<F> {
     RequestKey(KeySource::Global)
 }
 
 /// The address of the peer. Behind proxies use [`ClientAddress::behind`], which is a key too.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::{Limits, key};
+///
+/// let limits = Limits::memory("100/minute".parse()?, key::client_address());
+/// # let _ = limits;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn client_address<F: Framework>() -> RequestKey<F> {
     ClientAddress::peer().into()
 }
@@ -58,6 +79,16 @@ pub fn client_address<F: Framework>() -> RequestKey<F> {
 /// # Panics
 ///
 /// Panics if `name` is not a valid header name.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::{Limits, key};
+///
+/// let limits = Limits::memory("100/minute".parse()?, key::header("x-user-id"));
+/// # let _ = limits;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn header<F: Framework>(name: &str) -> RequestKey<F> {
     RequestKey(KeySource::Header(header_name(name)))
 }
@@ -71,6 +102,16 @@ pub fn header<F: Framework>(name: &str) -> RequestKey<F> {
 /// # Panics
 ///
 /// Panics if `header` is not a valid header name.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::{Limits, key};
+///
+/// let limits = Limits::memory("100/minute".parse()?, key::api_key("authorization"));
+/// # let _ = limits;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn api_key<F: Framework>(header: &str) -> RequestKey<F> {
     RequestKey(KeySource::Secret(header_name(header)))
 }
@@ -81,6 +122,16 @@ pub fn api_key<F: Framework>(header: &str) -> RequestKey<F> {
 /// # Panics
 ///
 /// Panics if the template does not have the parameter.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::{Limits, key};
+///
+/// let limits = Limits::memory("100/minute".parse()?, key::path("/users/{id}", "id"));
+/// # let _ = limits;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[allow(clippy::panic)] // Documented.
 pub fn path<F: Framework>(template: &str, parameter: &str) -> RequestKey<F> {
     match Template::new(template, parameter) {
@@ -108,11 +159,34 @@ pub(crate) fn header_name(name: &str) -> Box<str> {
 
 impl<F: Framework> RequestKey<F> {
     /// Uses another key for requests that lack this one: `header("x-user").or(client_address())`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// let key = key::header("x-user-id").or(key::client_address());
+    /// let limits = Limits::memory("100/minute".parse()?, key);
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn or(self, other: impl Into<Self>) -> Self {
         Self(KeySource::Or(Box::new([self, other.into()])))
     }
 
     /// Combines two keys: `path("/users/{id}", "id").and(client_address())` limits each pair.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    ///
+    /// // Each client has its own limit for each user's page.
+    /// let key = key::path("/users/{id}", "id").and(key::client_address());
+    /// let limits = Limits::memory("100/minute".parse()?, key);
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn and(self, other: impl Into<Self>) -> Self {
         Self(KeySource::And(Box::new([self, other.into()])))
     }

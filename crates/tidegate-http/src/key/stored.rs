@@ -11,7 +11,7 @@ use crate::client_address::ClientAddress;
 /// # Examples
 ///
 /// ```
-/// assert_eq!(tidegate_http::key::of_header("X-User", "42"), "header:x-user:42");
+/// assert_eq!(tidegate::tower::key::of_header("X-User", "42"), "header:x-user:42");
 /// ```
 #[must_use]
 pub fn of_header(name: &str, value: &str) -> String {
@@ -23,7 +23,7 @@ pub fn of_header(name: &str, value: &str) -> String {
 /// # Examples
 ///
 /// ```
-/// let key = tidegate_http::key::of_api_key("x-api-key", "secret");
+/// let key = tidegate::tower::key::of_api_key("x-api-key", "secret");
 /// assert!(key.starts_with("key:x-api-key:") && !key.contains("secret"));
 /// ```
 #[must_use]
@@ -38,7 +38,7 @@ pub fn of_api_key(header: &str, secret: &str) -> String {
 /// # Examples
 ///
 /// ```
-/// let key = tidegate_http::key::of_path("/users/{id}", "id", "42");
+/// let key = tidegate::tower::key::of_path("/users/{id}", "id", "42");
 /// assert_eq!(key, "path:/users/{id}:id:42");
 /// ```
 #[must_use]
@@ -52,7 +52,7 @@ pub fn of_path(template: &str, parameter: &str, value: &str) -> String {
 /// # Examples
 ///
 /// ```
-/// use tidegate_http::{ClientAddress, key::of_address};
+/// use tidegate::tower::{ClientAddress, key::of_address};
 ///
 /// let key = of_address(&ClientAddress::peer(), "2001:db8::7".parse()?);
 /// assert_eq!(key, "ip:2001:db8::/64");

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_written_as_they_are_displayed() {
+    fn addresses_are_written_like_their_display_format() {
         for bits in (0..=u32::MAX).step_by(65_521) {
             let address = std::net::Ipv4Addr::from_bits(bits);
             let mut key = KeyBytes::new();

@@ -90,7 +90,7 @@ mod tests {
     use super::{is_public, mask, without_values};
 
     #[test]
-    fn b7_no_token_is_shown_that_stands_in_the_file_itself() {
+    fn b7_a_token_in_the_file_itself_is_masked() {
         let content = "[http]\nlisten = \"x\"\n[[ token ]]\nscopes = []\ntoken = \"hunter2\"\n[log]\nlevel = 1\n";
         for (part, is_shown) in [
             ("listen", true),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn no_password_is_left() {
+    fn passwords_are_masked() {
         for (text, shown) in [
             ("memory://", "memory://"),
             (

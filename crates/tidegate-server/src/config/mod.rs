@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn local_answers_are_divided_by_all_who_share_the_store() {
+    fn local_limits_are_divided_by_the_number_of_instances() {
         let policy = "[policies.api]\nlimits = \"8/hour\"\nfailure = \"local\"\n";
         for store in [
             "url = \"redis://h/?instances=4\"",
@@ -144,15 +144,15 @@ mod tests {
         ] {
             let rules = tidegate::Rules::new("8/hour".parse().unwrap())
                 .failure_policy(FailurePolicy::local(4));
-            let book = loaded(&format!("[store]\n{store}\n{policy}"))
+            let policies = loaded(&format!("[store]\n{store}\n{policy}"))
                 .policy_set()
                 .unwrap();
-            assert_eq!(book.rules("api"), Some(&rules), "{store}");
+            assert_eq!(policies.rules("api"), Some(&rules), "{store}");
         }
     }
 
     #[test]
-    fn a_password_is_no_part_of_the_hash() {
+    fn the_hash_excludes_passwords() {
         let hash = |password: &str| {
             loaded(&format!("[store]\nurl = \"redis://u:{password}@h/\"\n")).hash()
         };

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_shown() {
+    fn valid_values_round_trip_and_invalid_ones_fail() {
         for text in ["off", "127.0.0.1:8080", "[::1]:0", "0.0.0.0:9090"] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_shown() {
+    fn passwords_are_masked() {
         let url: StoreUrlText = "redis://user:pa@ss@127.0.0.1/".parse().unwrap();
         assert_eq!(url.to_string(), "redis://***@127.0.0.1/");
         assert!(!format!("{url:?}").contains("ss@1"));

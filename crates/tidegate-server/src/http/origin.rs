@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b5_names_of_this_machine_and_configured_ones() {
+    fn b5_only_local_and_configured_names_are_accepted() {
         let hosts = ["limits.internal".to_owned()];
         for own in [
             "localhost",

@@ -193,7 +193,7 @@ mod tests {
         ] {
             assert_eq!(find_rejection(other.as_bytes()), None, "{other}");
         }
-        // For HEAD: the length that the body would have had.
+        // A response to HEAD has the length that the body would have had.
         assert_eq!(
             find_rejection(b"HTTP/1.1 404 Not Found\r\ncontent-length: 20\r\n\r\n"),
             None

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a3_a_receipt_survives_the_way_to_a_client_and_back() {
+    fn a3_a_receipt_round_trips_through_its_text() {
         let target = CheckTarget::Inline {
             limits: "1/s",
             key: "ключ\"",

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_for_as_much_as_it_says() {
+    fn connections_never_exceed_the_budget_together() {
         let budget = ByteBudget::new(100);
         let (mut one, mut other) = (budget.held(), budget.held());
         assert!(one.grow(90) && other.grow(10));

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn commands() {
+    fn commands_are_parsed() {
         assert_eq!(command(b"*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n"), ["ECHO", "hi"]);
         assert_eq!(command(b"*1\r\n$0\r\n\r\n"), [""]);
         assert_eq!(command(b"PING\r\n"), ["PING"]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_beginning_of_a_command_is_one() {
+    fn every_prefix_of_a_command_is_partial() {
         let good =
             b"*5\r\n$11\r\nCL.THROTTLE\r\n$7\r\nuser123\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n";
         for end in 0..good.len() {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_before_it_is_kept() {
+    fn malformed_commands_are_rejected_before_they_are_buffered() {
         let bad: [&[u8]; 22] = [
             b"*17\r\n",
             b"*1048577\r\n",
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_at_random_never_panic() {
+    fn random_bytes_never_panic() {
         let mut random = fastrand::Rng::with_seed(1);
         let alphabet = b"*$:+-\r\n0123456789 PING\"'\0\xff";
         for _ in 0..200_000 {

@@ -1,5 +1,5 @@
-//! Snapshots are restored exactly, and anything else is rejected.
-#![allow(clippy::unwrap_used)] // Clippy knows tests by `cfg(test)` alone.
+//! Valid snapshots are restored exactly, and all other input is rejected.
+#![allow(clippy::unwrap_used)] // Clippy recognizes tests only by `cfg(test)`.
 
 use siphasher::sip128::Hasher128;
 
@@ -26,7 +26,7 @@ fn start() -> ManualClock {
     ManualClock::at(Timestamp::from_micros(1_700_000_000_123_457).unwrap())
 }
 
-fn change(store: &MemoryStore) -> Vec<u8> {
+fn snapshot(store: &MemoryStore) -> Vec<u8> {
     let mut bytes = Vec::new();
     store.write_snapshot(&mut bytes).unwrap();
     bytes
@@ -50,31 +50,31 @@ fn a_restored_store_decides_like_the_original() {
             );
             let cost = Cost::from_thousandths(random.u64(0..3_000)).unwrap();
             let key = Key::new(key.as_bytes()).unwrap();
-            let answers: Vec<_> = stores
+            let decisions: Vec<_> = stores
                 .iter()
                 .map(|store| store.check(&store.plan(policy, "api"), key, cost))
                 .collect();
             assert!(
-                answers.windows(2).all(|two| two[0] == two[1]),
-                "{policy} {answers:?}"
+                decisions.windows(2).all(|two| two[0] == two[1]),
+                "{policy} {decisions:?}"
             );
         }
     };
     steps(&[&store], 3_000);
-    let restored = builder(&clock).restore(&change(&store)).unwrap();
+    let restored = builder(&clock).restore(&snapshot(&store)).unwrap();
     restored.table.assert_sound();
     assert!(restored.stats().keys > 100 && restored.stats().keys <= store.stats().keys);
     steps(&[&store, &restored], 3_000);
 }
 
 /// The wall clock was set, or the machine was suspended, while the first process ran. The second
-/// starts with the wall clock.
+/// process starts with the wall clock.
 #[test]
 fn a_set_wall_clock_frees_no_limited_client() {
     for ahead_s in [-7_200_i64, -1, 0, 1, 3_600] {
         let clock = start();
         let store = builder(&clock).build().unwrap();
-        // Clock-aligned windows start elsewhere then.
+        // Clock-aligned windows are skipped: they start at different times after the shift.
         let policies = POLICIES
             .iter()
             .filter(|text| !matches!(**text, "fixed_window 50/hour"));
@@ -99,10 +99,10 @@ fn a_set_wall_clock_frees_no_limited_client() {
         ));
         let restored = builder(&wall).restore(&bytes).unwrap();
         for policy in &policies {
-            let look = |store: &MemoryStore| store.check(&store.plan(policy, ""), key, Cost::ZERO);
+            let peek = |store: &MemoryStore| store.check(&store.plan(policy, ""), key, Cost::ZERO);
             assert_eq!(
-                look(&restored).remaining(),
-                look(&store).remaining(),
+                peek(&restored).remaining(),
+                peek(&store).remaining(),
                 "{policy} {ahead_s}"
             );
         }
@@ -115,7 +115,7 @@ fn expired_entries_are_skipped() {
     let store = builder(&clock).build().unwrap();
     let plan = store.plan(&"1/second".parse().unwrap(), "");
     store.check(&plan, Key::new(b"k").unwrap(), Cost::ONE);
-    let bytes = change(&store);
+    let bytes = snapshot(&store);
     clock.advance(std::time::Duration::from_secs(5));
     assert_eq!(builder(&clock).restore(&bytes).unwrap().stats().keys, 0);
 }
@@ -134,14 +134,14 @@ fn a_smaller_store_restores_as_many_keys_as_fit() {
     }
     let small = builder(&clock)
         .max_keys(100)
-        .restore(&change(&store))
+        .restore(&snapshot(&store))
         .unwrap();
     small.table.assert_sound();
     assert_eq!(small.stats().keys, 100);
 }
 
 #[test]
-fn every_damage_is_detected() {
+fn damaged_snapshots_are_rejected() {
     let clock = start();
     let store = builder(&clock).build().unwrap();
     for (number, policy) in POLICIES.iter().enumerate() {
@@ -152,18 +152,21 @@ fn every_damage_is_detected() {
             Cost::ONE,
         );
     }
-    let good = change(&store);
+    let good = snapshot(&store);
     assert!(builder(&clock).restore(&good).is_ok());
     for end in 0..good.len() {
         assert!(
             builder(&clock).restore(&good[..end]).is_err(),
-            "cut at {end}"
+            "truncated at {end}"
         );
     }
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);
-        assert!(builder(&clock).restore(&bad).is_err(), "a bit of byte {at}");
+        assert!(
+            builder(&clock).restore(&bad).is_err(),
+            "a bit of byte {at} was flipped"
+        );
     }
     assert!(
         builder(&clock)
@@ -172,7 +175,7 @@ fn every_damage_is_detected() {
     );
 }
 
-/// Returns a snapshot with a valid checksum, whatever its content.
+/// Returns a snapshot with a valid checksum for any content.
 fn forged(content: &[u8]) -> Vec<u8> {
     use std::hash::Hasher;
     let mut sum = siphasher::sip128::SipHasher13::new();
@@ -180,13 +183,13 @@ fn forged(content: &[u8]) -> Vec<u8> {
     [content, &sum.finish128().as_bytes()[..]].concat()
 }
 
-/// An entry with the fingerprint of an empty slot was once not counted: the number of keys wrapped,
+/// An entry with the fingerprint of an empty slot was once not counted. The number of keys wrapped,
 /// and the writer panicked.
 #[test]
-fn b7_an_entry_with_the_fingerprint_of_an_empty_slot_is_refused() {
+fn b7_an_entry_with_the_fingerprint_of_an_empty_slot_is_rejected() {
     let clock = start();
-    let good = change(&builder(&clock).build().unwrap());
-    // Without the end byte, the count and the checksum.
+    let good = snapshot(&builder(&clock).build().unwrap());
+    // The header ends before the end byte, the count and the checksum.
     let header = &good[..good.len() - CHECKSUM_BYTES - 9];
     let mut entry = vec![1, 0];
     entry.extend([0; 16]);
@@ -199,9 +202,9 @@ fn b7_an_entry_with_the_fingerprint_of_an_empty_slot_is_refused() {
     ));
 }
 
-/// A forged snapshot is either rejected, or the store decides, evicts and writes with it.
+/// A forged snapshot is either rejected, or the restored store still decides, evicts and writes.
 #[test]
-fn b7_forged_snapshots_are_refused_or_harmless() {
+fn b7_forged_snapshots_are_rejected_or_harmless() {
     let clock = start();
     let store = builder(&clock).build().unwrap();
     let policies: Vec<Policy> = POLICIES.iter().map(|text| text.parse().unwrap()).collect();
@@ -210,7 +213,7 @@ fn b7_forged_snapshots_are_refused_or_harmless() {
         let plan = store.plan(&policies[number % policies.len()], "api");
         store.check(&plan, Key::new(key(number).as_bytes()).unwrap(), Cost::ONE);
     }
-    let good = change(&store);
+    let good = snapshot(&store);
     let content = &good[..good.len() - CHECKSUM_BYTES];
     let mut random = fastrand::Rng::with_seed(9);
     let mut restored = 0;
@@ -239,7 +242,7 @@ fn b7_forged_snapshots_are_refused_or_harmless() {
             );
             store.refund(&plan, Key::new(key.as_bytes()).unwrap(), Cost::ONE);
         }
-        assert!(store.stats().keys <= 100 && !change(&store).is_empty());
+        assert!(store.stats().keys <= 100 && !snapshot(&store).is_empty());
     }
     assert!(restored > 1_000, "{restored}");
 }
@@ -259,7 +262,7 @@ fn b2_a_snapshot_is_restored_within_the_budget() {
     }
     let small = builder(&clock)
         .max_record_bytes(40_000)
-        .restore(&change(&store))
+        .restore(&snapshot(&store))
         .unwrap();
     small.table.assert_sound();
     assert!(
@@ -271,7 +274,7 @@ fn b2_a_snapshot_is_restored_within_the_budget() {
 
 /// The entry of a bucket claims to be a record. Neither a check nor the next snapshot fails.
 #[test]
-fn b7_an_entry_of_another_kind_is_as_good_as_none() {
+fn b7_an_entry_of_the_wrong_kind_is_ignored() {
     let clock = start();
     let (bucket, log): (Policy, Policy) = (
         "7/hour".parse().unwrap(),
@@ -280,7 +283,7 @@ fn b7_an_entry_of_another_kind_is_as_good_as_none() {
     let key = |text: &'static str| Key::new(text.as_bytes()).unwrap();
     let store = builder(&clock).build().unwrap();
     store.check(&store.plan(&bucket, ""), key("bucket"), Cost::ONE);
-    let good = change(&store);
+    let good = snapshot(&store);
     let header_end = good.len() - CHECKSUM_BYTES - 9 - 34;
     let mut entry = good[header_end..header_end + 26].to_vec();
     entry[0] = 3; // A record…
@@ -299,7 +302,7 @@ fn b7_an_entry_of_another_kind_is_as_good_as_none() {
                 )
                 .is_allowed()
         );
-        assert!(!change(&store).is_empty());
+        assert!(!snapshot(&store).is_empty());
     }
     store.reset(&bucket, key("bucket"));
     assert_eq!(store.check(&log, key("log"), Cost::ONE).remaining(), 3);
@@ -307,13 +310,13 @@ fn b7_an_entry_of_another_kind_is_as_good_as_none() {
 }
 
 #[test]
-fn a_policy_name_of_any_length_is_written_and_read() {
+fn a_policy_name_of_any_length_is_restored() {
     let clock = start();
     let store = builder(&clock).build().unwrap();
     let policy: Policy = "5/minute".parse().unwrap();
     let (name, key) = ("n".repeat(300), Key::new(b"k").unwrap());
     store.check(&store.plan(&policy, &name), key, Cost::ONE);
-    let store = builder(&clock).restore(&change(&store)).unwrap();
+    let store = builder(&clock).restore(&snapshot(&store)).unwrap();
     assert_eq!(
         store
             .check(&store.plan(&policy, &name), key, Cost::ZERO)

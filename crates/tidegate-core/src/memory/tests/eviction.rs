@@ -5,25 +5,24 @@ use super::*;
 #[test]
 fn a2_a_full_store_evicts_the_least_recently_used_key() {
     let (limiter, _) = limiter("100/minute", 1_000);
-    let ask = |key: u64| assert!(limiter.check(&key.to_string()).now().unwrap().is_allowed());
-    (0..1_000).for_each(ask);
-    // The first hundred keys are used repeatedly while as many new keys arrive as there is room
-    // for.
+    let check = |key: u64| assert!(limiter.check(&key.to_string()).now().unwrap().is_allowed());
+    (0..1_000).for_each(check);
+    // The first hundred keys are used repeatedly while enough new keys arrive to fill the store.
     for new in 1_000..2_000 {
         if new % 100 == 0 {
-            (0..100).for_each(ask);
+            (0..100).for_each(check);
         }
-        ask(new);
+        check(new);
     }
     assert!((0..100).all(|key| used(&limiter, &key.to_string()) >= 11));
-    let layout = |keys: std::ops::Range<u64>| {
+    let retained = |keys: std::ops::Range<u64>| {
         keys.filter(|key| used(&limiter, &key.to_string()) > 0)
             .count()
     };
-    assert!(layout(1_500..2_000) >= 490, "{}", layout(1_500..2_000));
+    assert!(retained(1_500..2_000) >= 490, "{}", retained(1_500..2_000));
 }
 
-/// Uses up a key's limit, and is denied `times` times.
+/// Uses up a key's limit, then makes `denials` requests that are denied.
 fn exhaust(limiter: &Limiter, key: &str, denials: u32) {
     let capacity = limiter.policy().limits()[0].capacity();
     assert!(
@@ -39,9 +38,9 @@ fn exhaust(limiter: &Limiter, key: &str, denials: u32) {
     }
 }
 
-/// Also if the denied keys came first and therefore reset first.
+/// The denied keys come first, so their limits would also reset first.
 #[test]
-fn a2_a_flood_that_is_not_denied_frees_no_quiet_denied_key() {
+fn a2_a_flood_of_allowed_keys_frees_no_idle_denied_key() {
     for policy in POLICIES {
         let (limiter, clock) = limiter(policy, 1_000);
         let capacity = limiter.policy().limits()[0].capacity();
@@ -51,7 +50,7 @@ fn a2_a_flood_that_is_not_denied_frees_no_quiet_denied_key() {
             clock.advance(Duration::from_micros(20));
             limiter.check(&format!("{flood}")).now().unwrap();
         }
-        let still = denied
+        let still_denied = denied
             .iter()
             .filter(|key| {
                 limiter
@@ -62,15 +61,15 @@ fn a2_a_flood_that_is_not_denied_frees_no_quiet_denied_key() {
                     .is_denied()
             })
             .count();
-        assert_eq!(still, denied.len(), "{policy}");
+        assert_eq!(still_denied, denied.len(), "{policy}");
         assert_eq!(limiter.store().stats().keys, 1_000);
         assert_eq!(limiter.store().stats().denied_evictions, 0, "{policy}");
     }
 }
 
-/// Repeatedly on a small store: chance must not gather the denied keys in one place.
+/// Repeats the flood on small stores, so that denied keys do not gather in one place by chance.
 #[test]
-fn a2_a_flood_frees_no_quiet_denied_key_by_chance() {
+fn a2_a_flood_frees_no_idle_denied_key_by_chance() {
     for seed in 0..60 {
         let (limiter, clock) = limiter_with(Secret([seed, 1]), "10/minute", 100);
         let denied: Vec<String> = (0..10).map(|number| format!("denied {number}")).collect();
@@ -87,10 +86,10 @@ fn a2_a_flood_frees_no_quiet_denied_key_by_chance() {
     }
 }
 
-/// The flood: one key after the other, each used once or twice at a cost that leaves nothing. The
+/// The flood uses one key after the other, once or twice each, at a cost that leaves nothing. The
 /// client makes ten requests a second.
 #[test]
-fn a2_no_flood_frees_a_client_that_keeps_making_requests() {
+fn a2_a_flood_does_not_free_a_client_that_keeps_making_requests() {
     for (policy, flood_policy) in [
         ("sliding_window_log 5/minute", "sliding_window_log 5/minute"),
         (
@@ -106,7 +105,8 @@ fn a2_no_flood_frees_a_client_that_keeps_making_requests() {
             let mut passed = 0;
             let mut new = 0;
             for tick in 0..100 {
-                // Two full tables a second; the limit of a minute is used up in ten requests.
+                // Two full tables arrive a second. The client uses up its minute's limit in ten
+                // requests.
                 for _ in 0..4_000 {
                     new += 1;
                     for _ in 0..times {
@@ -118,7 +118,7 @@ fn a2_no_flood_frees_a_client_that_keeps_making_requests() {
                     }
                 }
                 clock.advance(Duration::from_millis(100));
-                // The client starts before the flood fills the table, or in the middle of it.
+                // The client starts in the middle of the flood.
                 if tick >= 30 {
                     passed += u64::from(limiter.check("client").now().unwrap().is_allowed());
                 }
@@ -148,7 +148,7 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
         .for_each(|key| assert!(login.check(key).now().unwrap().is_allowed()));
     for flood in 0..100_000 {
         clock.advance(Duration::from_micros(20));
-        // Denied and allowed keys, used once and often.
+        // The flood has denied and allowed keys, used once and often.
         for _ in 0..flood % 4 + 1 {
             api.check(&format!("{flood}")).cost(4).now().unwrap();
         }
@@ -159,7 +159,7 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
             .all(|key| login.check(key).now().unwrap().is_denied())
     );
     assert!(quiet.iter().all(|key| used(&login, key) == 1));
-    // A policy below its share regains it from one above.
+    // A policy below its share regains entries from a policy above its share.
     (0..9_000).for_each(|key| {
         assert!(
             login
@@ -169,10 +169,10 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
                 .is_allowed()
         )
     });
-    let layout = (6_000..9_000)
+    let retained = (6_000..9_000)
         .filter(|key| used(&login, &format!("more {key}")) > 0)
         .count();
-    assert!(layout >= 2_800, "{layout}");
+    assert!(retained >= 2_800, "{retained}");
     let groups = &api.store().table.groups;
     assert_eq!(
         [1, 2].map(|group| groups.keys(fingerprint::Group(group))),
@@ -238,9 +238,9 @@ fn b2_records_stay_within_their_budget() {
     assert_eq!(limiter.store().stats().record_bytes, 0);
 }
 
-/// The record budget is full, the table is not.
+/// The record budget is full, but the table is not.
 #[test]
-fn a2_a_flood_of_records_frees_no_quiet_denied_key() {
+fn a2_a_flood_of_records_frees_no_idle_denied_key() {
     for policy in ["sliding_window_log 5/day", "5/day; fixed_window 5/day"] {
         let clock = ManualClock::new();
         let builder = MemoryStore::builder()
@@ -276,9 +276,9 @@ fn b2_a_log_has_at_most_a_million_entries() {
     let bytes = limiter.store().stats().record_bytes;
     assert!(bytes < 40_000_000, "{bytes}");
     // All entries count until the last one expires.
-    let look = limiter.check("k").cost(0).now().unwrap();
+    let peek = limiter.check("k").cost(0).now().unwrap();
     assert_eq!(
-        (look.remaining(), look.reset_after()),
+        (peek.remaining(), peek.reset_after()),
         (998_999, Duration::from_secs(86_400))
     );
 }
@@ -326,9 +326,10 @@ fn a2_large_logs_of_one_policy_evict_no_record_of_another() {
     store.table.assert_sound();
 }
 
-/// A client whose log alone exceeds the budget is not freed, wherever the log is in the policy.
+/// A client whose log alone exceeds the budget is not freed, even if the log is not the first
+/// policy of the request.
 #[test]
-fn a2_no_client_frees_itself_by_a_log_that_exceeds_the_budget() {
+fn a2_a_client_cannot_free_itself_with_a_log_that_exceeds_the_budget() {
     let clock = ManualClock::new();
     let builder = MemoryStore::builder()
         .max_keys(10_000)
@@ -346,13 +347,13 @@ fn a2_no_client_frees_itself_by_a_log_that_exceeds_the_budget() {
     let mut passed = 0;
     for _ in 0..20_000 {
         clock.advance(Duration::from_nanos(1));
-        let answers = store.admit(&[(&user, key("u"), Cost::ONE), (&log, key("k"), Cost::ONE)]);
-        passed += u32::from(answers.iter().all(|(decision, _)| decision.is_allowed()));
+        let admissions = store.admit(&[(&user, key("u"), Cost::ONE), (&log, key("k"), Cost::ONE)]);
+        passed += u32::from(admissions.iter().all(|(decision, _)| decision.is_allowed()));
     }
     assert_eq!(passed, 8_000);
 }
 
-/// If one client's log exceeds the budget, the small records of the same policy are not evicted for
+/// One client's log exceeds the budget. The small records of the same policy are not evicted for
 /// it.
 #[test]
 fn a2_a_large_log_evicts_no_small_record_of_its_own_policy() {

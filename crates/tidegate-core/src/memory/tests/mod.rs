@@ -11,7 +11,7 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::limiter::Limiter;
 
-/// A fixed secret: keys are always stored in the same places, so no test of eviction depends on
+/// A fixed secret. Keys are always stored in the same places, so eviction tests do not depend on
 /// chance.
 const SECRET: Secret = Secret([0, 1]);
 
@@ -85,7 +85,7 @@ fn checks_delete_expired_keys() {
             limiter.check(&format!("{key}")).now().unwrap();
         }
         clock.advance(Duration::from_secs(7_200));
-        // One key in constant use is enough: every 64th visit sweeps one line.
+        // One key in constant use is enough, because every 64th visit sweeps one line.
         let lines = limiter.store().stats().table_bytes as u64 / 128;
         limiter.check("busy").now().unwrap();
         for _ in 0..(lines + 1) * 64 {
@@ -107,7 +107,7 @@ fn a_reset_affects_one_key_only() {
         for key in (0..1_000).step_by(2) {
             limiter.reset(&format!("{key}")).now().unwrap();
         }
-        limiter.reset("nobody").now().unwrap();
+        limiter.reset("unknown").now().unwrap();
         for key in 0..1_000 {
             assert_eq!(
                 used(&limiter, &key.to_string()),
@@ -120,7 +120,7 @@ fn a_reset_affects_one_key_only() {
 }
 
 #[test]
-fn a_look_a_denial_and_an_empty_refund_store_nothing() {
+fn a_peek_a_denial_and_an_empty_refund_store_nothing() {
     for policy in POLICIES {
         let (limiter, _) = limiter(policy, 100);
         limiter.check("a").cost(0).now().unwrap();
@@ -178,7 +178,8 @@ fn a1_a_named_policy_keeps_the_counts_of_windows_and_logs_when_its_numbers_chang
                 keeps,
                 "{before} -> {after}: {decision:?}"
             );
-            // And back again, after something was taken in between.
+            // Switching back keeps the earlier counts, even if the changed policy took more in
+            // between.
             changed.check("k").now().unwrap();
             let decision = limiter.check("k").cost(0).now().unwrap();
             assert!(
@@ -190,11 +191,11 @@ fn a1_a_named_policy_keeps_the_counts_of_windows_and_logs_when_its_numbers_chang
 }
 
 #[test]
-fn a1_limits_without_a_name_count_apart_unless_they_are_the_same() {
+fn a1_unnamed_limits_count_separately_unless_equal() {
     let (limiter, _) = limiter("5/hour", 100);
     let under = |policy: &str| limiter.with_policy(policy.parse().unwrap());
     assert!(limiter.check("k").cost(5).now().unwrap().is_allowed());
-    // A look, a denial and a peek under a smaller bucket free nothing.
+    // Peeks and denials under a smaller bucket free nothing.
     let small = under("5/hour burst=1");
     let mut passed = 0;
     for _ in 0..1_000 {
@@ -206,7 +207,7 @@ fn a1_limits_without_a_name_count_apart_unless_they_are_the_same() {
     let [login, api] = ["fixed_window 5/minute", "fixed_window 100/minute"].map(under);
     assert!(api.check("address").cost(100).now().unwrap().is_allowed());
     assert!(login.check("address").now().unwrap().is_allowed());
-    // The order of limits does not matter, and each reports the limit that it listed first.
+    // The order of limits does not matter. Each policy reports the limit that it listed first.
     let [one, other] = ["fixed_window 6/hour; 6/day", "6/day; fixed_window 6/hour"].map(under);
     assert_eq!(one.check("both").cost(2).now().unwrap().limit_index(), 0);
     let decision = other.check("both").cost(3).now().unwrap();
@@ -214,7 +215,7 @@ fn a1_limits_without_a_name_count_apart_unless_they_are_the_same() {
 }
 
 #[test]
-fn keys_of_any_length_and_any_bytes() {
+fn keys_may_have_any_length_and_any_bytes() {
     let (limiter, _) = limiter("1/minute", 1_000);
     let mut keys: Vec<Vec<u8>> = (1..=100).map(|length| vec![0; length]).collect();
     keys.extend([
@@ -257,7 +258,7 @@ fn invalid_sizes_are_rejected() {
     }
 }
 
-/// More than a slot's 33 bits were counted when the limit was lowered. Nothing is lost.
+/// The count exceeded the 33 bits of a slot before the limit was lowered. The count is kept.
 #[test]
 fn a_counter_too_large_for_a_slot_keeps_its_counts() {
     let (unnamed, clock) = limiter("sliding_window_counter 10_000_000/minute", 10);
@@ -272,8 +273,8 @@ fn a_counter_too_large_for_a_slot_keeps_its_counts() {
     assert_eq!((used(&small, "k"), large.store().stats().keys), (1, 1));
 }
 
-/// A thread was interrupted between reading the clock and acquiring the lock. States that other
-/// threads wrote in between are not taken for the future, and are kept.
+/// A thread was interrupted between reading the clock and acquiring the lock. It keeps states that
+/// other threads wrote in between, although they look like states from the future.
 #[test]
 fn a_late_thread_does_not_clamp_newer_states() {
     for (policy, reset) in [
@@ -310,10 +311,10 @@ fn a_plan_does_not_print_its_secret() {
     );
 }
 
-/// Random keys arrive, are reset, expire and are evicted, on stores from nearly empty to always
-/// full. Every entry is found and counted.
+/// Random keys arrive, reset, expire and are evicted, on stores from nearly empty to always full.
+/// Every entry stays reachable and counted.
 #[test]
-fn the_table_stays_sound() {
+fn the_table_stays_consistent_under_random_operations() {
     let mut random = fastrand::Rng::with_seed(5);
     for round in 0..60 {
         let max_keys = [3, 40, 100, 400][round % 4];

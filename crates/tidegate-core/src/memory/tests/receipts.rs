@@ -22,7 +22,7 @@ fn store() -> (MemoryStore, ManualClock) {
 
 /// Receipts are stored under an identity in which the order of limits does not matter.
 #[test]
-fn a3_a_late_receipt_frees_nothing_in_whatever_order_the_limits_are_written() {
+fn a3_a_late_receipt_frees_nothing_in_any_order_of_limits() {
     for other in ["10/second; gcra 1_000/day", "gcra 1_000/day; 10/second"] {
         let (take, clock) = limiter("10/second; gcra 1_000/day", 100);
         let settle = take.with_policy(other.parse().unwrap());
@@ -47,7 +47,7 @@ fn a3_a_late_receipt_frees_nothing_in_whatever_order_the_limits_are_written() {
 }
 
 #[test]
-fn a3_a_receipt_of_one_bucket_gives_nothing_to_another() {
+fn a3_a_receipt_of_one_bucket_refunds_nothing_to_another() {
     let (limiter, _) = limiter("5/hour; fixed_window 1000/day", 100);
     let old = limiter.in_namespace(&Name::new("p").unwrap(), limiter.policy().clone());
     let new = old.with_policy("6/hour; fixed_window 1000/day".parse().unwrap());
@@ -61,7 +61,7 @@ fn a3_a_receipt_of_one_bucket_gives_nothing_to_another() {
     };
     let before = pass();
     for number in 0..5 {
-        // The window gives back, the bucket does not.
+        // The window refunds its cost, but the bucket does not.
         assert!(
             ready(new.settle_receipt_id(b"k", &number.to_string(), Cost::ZERO))
                 .unwrap()
@@ -72,7 +72,7 @@ fn a3_a_receipt_of_one_bucket_gives_nothing_to_another() {
 }
 
 #[test]
-fn a3_settled_receipts_take_no_room() {
+fn a3_settled_receipts_use_no_space() {
     let gate = Gate::memory(
         PolicySet::new()
             .with("p", Rules::new("fixed_window 9/hour".parse().unwrap()))
@@ -105,7 +105,7 @@ fn a3_settled_receipts_take_no_room() {
         ready(gate.settle(free("first"), "first"))
             .unwrap()
             .is_none(),
-        "once"
+        "the receipt was settled twice"
     );
 }
 
@@ -133,7 +133,8 @@ fn a3_a_higher_cost_is_charged_after_the_limit_has_reset() {
     assert_eq!(settled.remaining(), 50_100);
 }
 
-/// A full log, and a bucket that was idle for long. A denied request must not touch their times.
+/// One key has a full log, another a bucket that was idle for long. A denied request must not touch
+/// their times.
 #[test]
 fn a5_a_denied_request_on_several_keys_writes_nothing() {
     let (store, clock) = store();
@@ -150,13 +151,13 @@ fn a5_a_denied_request_on_several_keys_writes_nothing() {
             .collect()
     };
     let before = entries(&store);
-    let answers = store.admit(&[
+    let admissions = store.admit(&[
         (&log, key("k"), Cost::ONE),
         (&two, key("k"), Cost::ONE),
         (&none, key("k"), Cost::ONE),
     ]);
     assert_eq!(
-        answers
+        admissions
             .iter()
             .map(|(decision, _)| decision.is_denied())
             .collect::<Vec<_>>(),
@@ -172,7 +173,7 @@ fn a5_a_denied_request_on_several_keys_writes_nothing() {
 }
 
 #[test]
-fn a5_a_request_on_more_keys_than_there_is_room_for_leaves_no_more_than_that() {
+fn a5_a_request_on_too_many_keys_does_not_exceed_max_keys() {
     let store = MemoryStore::builder()
         .max_keys(2)
         .build_with(SECRET)
@@ -194,7 +195,7 @@ fn a5_a_request_on_more_keys_than_there_is_room_for_leaves_no_more_than_that() {
 
 /// A denied request has no receipt, even if a candidate would have allowed it.
 #[test]
-fn a3_denied_requests_leave_no_receipts_of_candidates() {
+fn a3_denied_requests_leave_no_candidate_receipts() {
     let rules = Rules::new("fixed_window 1/hour".parse().unwrap());
     let rules = rules.candidate("fixed_window 1000000/hour".parse().unwrap());
     let gate = Gate::memory(PolicySet::new().with("p", rules).unwrap());
