@@ -260,7 +260,7 @@ impl ConnectedLimiter {
         let left = format!("{} of {} left", decision.remaining(), decision.limit());
         let reset = match decision.reset_after() {
             Duration::ZERO => String::new(),
-            reset => format!(", all in {}", shown(reset)),
+            reset => format!(", reset in {}", shown(reset)),
         };
         match decision.degraded() {
             None => format!("{left}{reset}"),

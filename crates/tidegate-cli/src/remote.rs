@@ -244,7 +244,7 @@ impl CheckResponse {
         };
         let reset = match self.reset_after_us {
             None | Some(0) => String::new(),
-            Some(reset) => format!(", all in {}", shown(micros(reset))),
+            Some(reset) => format!(", reset in {}", shown(micros(reset))),
         };
         let degraded = self
             .degraded

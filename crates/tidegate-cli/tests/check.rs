@@ -53,7 +53,7 @@ fn checks_peeks_and_resets_share_a_counter() {
     assert_eq!(run("check", &[]).0, 0);
     let (code, text) = run("check", &["--cost", "1.5"]);
     assert!(
-        code == 0 && text.starts_with("allowed; 0 of 3 left, all in "),
+        code == 0 && text.starts_with("allowed; 0 of 3 left, reset in "),
         "{text}"
     );
     let (code, text) = run("check", &[]);

@@ -447,7 +447,7 @@ fn check_peek_and_reset_work_against_a_server() {
     };
     let (code, output) = ask("check", &http, &["-p", "api", "--cost", "2.5"]);
     assert!(
-        code == 0 && output.starts_with("allowed; 0 of 3 left, all in "),
+        code == 0 && output.starts_with("allowed; 0 of 3 left, reset in "),
         "{output}"
     );
     let (code, output) = ask("check", &http, &["-p", "api"]);
