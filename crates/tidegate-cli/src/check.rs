@@ -24,7 +24,7 @@ const DENIED: u8 = 1;
 
 /// Check a request, and take its cost if it is allowed
 ///
-/// Exit code: 0 allowed, 1 denied, 2 on an error or if the store does not output.
+/// Exit code: 0 allowed, 1 denied, 2 on an error or if the store does not answer.
 #[derive(Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckOptions {
@@ -62,7 +62,7 @@ pub(crate) struct KeyOptions {
     store: String,
     #[command(flatten)]
     server: ServerOptions,
-    /// OutputFormat format
+    /// Output format
     #[arg(long, short, value_enum, default_value = "text", value_name = "FORMAT")]
     output: OutputFormat,
 }
@@ -115,7 +115,7 @@ pub(crate) fn peek(options: &KeyOptions) -> anyhow::Result<ExitCode> {
         .cost(Cost::ZERO)
         .wait()?;
     options.print(&connected, &decision, None)?;
-    // If the remaining amount is unknown, the failure policy's output counts.
+    // If the remaining amount is unknown, the failure policy's decision counts.
     let is_known = decision.degraded().is_none() || connected.is_local();
     Ok(exit_code(if is_known {
         decision.remaining() > 0

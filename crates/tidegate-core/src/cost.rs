@@ -176,7 +176,7 @@ impl TryFrom<f64> for Cost {
     type Error = CostError;
 
     /// Converts a float that stands for a whole number of thousandths.
-    #[allow(clippy::float_arithmetic)] // The edge where a double comes in; past it there are none.
+    #[allow(clippy::float_arithmetic)] // The only place where a float enters; decisions use none.
     fn try_from(units: f64) -> Result<Self, CostError> {
         if units.is_nan() {
             return Err(CostError::NotANumber);
@@ -189,7 +189,7 @@ impl TryFrom<f64> for Cost {
         }
         // At most 10^12, so the value is exact as a float and as an integer.
         let thousandths = (units * 1e3).round();
-        #[allow(clippy::float_cmp)] // Exact equality is the point.
+        #[allow(clippy::float_cmp)] // Exact equality is intended.
         if thousandths / 1e3 != units {
             return Err(CostError::TooFine);
         }

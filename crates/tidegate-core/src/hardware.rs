@@ -12,7 +12,7 @@ use bytemuck::Zeroable;
 
 /// A slice of zeroes whose pages the system maps on first use, whatever the alignment of the items.
 ///
-/// A `Vec` of items with a larger alignment than the allocator's own is change from end to end
+/// A `Vec` of items with a larger alignment than the allocator's own is written from end to end
 /// when it is created.
 #[cfg_attr(tidegate_loom, allow(dead_code))]
 pub(crate) struct Zeroes<T> {

@@ -18,9 +18,9 @@ pub struct StoreHealth {
     /// The number of failed attempts to connect.
     pub failed_connects: u64,
     /// The number of round trips answered. Checks that wait at the same moment share one.
-    pub trips: u64,
+    pub round_trips: u64,
     /// The number of checks carried by those round trips.
-    pub carried: u64,
+    pub checks_sent: u64,
     /// The number of round trips in flight.
     pub in_flight: u64,
     /// The number of checks waiting for a round trip.
@@ -40,8 +40,8 @@ impl StoreHealth {
             breaker_openings: 0,
             reconnects: 0,
             failed_connects: 0,
-            trips: 0,
-            carried: 0,
+            round_trips: 0,
+            checks_sent: 0,
             in_flight: 0,
             waiting: 0,
             latency,

@@ -267,13 +267,13 @@ impl Rules {
     /// ```
     /// use tidegate::{Exception, Gate, PolicySet, Rules};
     ///
-    /// let rules = Rules::new("5/minute".parse()?).exception_of("acme", "ann", Exception::Blocked)?;
+    /// let rules = Rules::new("5/minute".parse()?).tenant_exception("acme", "ann", Exception::Blocked)?;
     /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
     /// assert!(gate.check("api", "ann").tenant("acme").now()?.is_denied());
     /// assert!(gate.check("api", "ann").tenant("initech").now()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn exception_of(
+    pub fn tenant_exception(
         self,
         tenant: &str,
         key: &str,
@@ -394,13 +394,13 @@ mod tests {
 
     #[test]
     fn duplicates_and_invalid_names_are_errors() {
-        let book = PolicySet::new().with("api", rules()).unwrap();
+        let policies = PolicySet::new().with("api", rules()).unwrap();
         assert!(matches!(
-            book.clone().with("api", rules()),
+            policies.clone().with("api", rules()),
             Err(PolicySetError::DuplicatePolicy(_))
         ));
         assert!(matches!(
-            book.with("a b", rules()),
+            policies.with("a b", rules()),
             Err(PolicySetError::Name(_))
         ));
         let tiered = rules().tier("gold", "2/s".parse().unwrap()).unwrap();
@@ -419,7 +419,7 @@ mod tests {
         ));
         assert!(
             excepted
-                .exception_of("t", "k", Exception::Unlimited)
+                .tenant_exception("t", "k", Exception::Unlimited)
                 .is_ok()
         );
         assert!(matches!(

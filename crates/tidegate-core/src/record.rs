@@ -110,7 +110,7 @@ impl Policy {
     ///
     /// This function is pure: it reads no clock and takes no lock.
     ///
-    /// If the policy changed since the record was change, windows and logs keep their counts, and
+    /// If the policy changed since the record was written, windows and logs keep their counts, and
     /// a bucket with another rate or burst starts full. After a change of algorithm, anchor or
     /// period, start with [`Record::default`].
     ///

@@ -1,6 +1,6 @@
 //! Support for stores that decide in a language of their own, such as Lua in Redis.
 //!
-//! *The store decides, Rust explains*: the store returns the state it had and its time. Every
+//! *The store decides, Rust computes the rest*: the store returns the state it had and its time. Every
 //! figure of the decision is computed here, by the code that the memory store runs.
 
 use std::collections::HashSet;

@@ -49,7 +49,7 @@ pub trait Store: Send + Sync + 'static {
         cost: Cost,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
-    /// Decides several requests in order and at the same time, each on its own. Returns one
+    /// Decides several requests, in order and independently, all with one timestamp. Returns one
     /// decision per request, in the same order.
     fn check_many(
         &self,
@@ -230,7 +230,7 @@ pub struct BlockingError;
 impl BlockingError {
     /// Creates the error, for a store that detects the situation.
     #[must_use]
-    #[allow(clippy::new_without_default)] // Nothing to begin with.
+    #[allow(clippy::new_without_default)] // Starts empty.
     pub const fn new() -> Self {
         Self
     }

@@ -125,7 +125,7 @@ pub(crate) fn is_plain(key: Key<'_>) -> bool {
 
 /// Returns the stored form of a key: injective, so no two pairs of tenant and key collide.
 ///
-/// - With a tenant: `@acme/user:42`. A slash or percent sign in the tenant is change as `%2F` or
+/// - With a tenant: `@acme/user:42`. A slash or percent sign in the tenant is written as `%2F` or
 ///   `%25`.
 /// - Without a tenant: the key itself, or `@/` and the key if the key starts with `@`.
 ///

@@ -109,7 +109,7 @@ fn an_exception_replaces_lifts_or_blocks() {
         .exception("own", Exception::Policy(policy("3/hour")))
         .and_then(|rules| rules.exception("free", Exception::Unlimited))
         .and_then(|rules| rules.exception("bad", Exception::Blocked))
-        .and_then(|rules| rules.exception_of("acme", "k", Exception::Unlimited))
+        .and_then(|rules| rules.tenant_exception("acme", "k", Exception::Unlimited))
         .unwrap();
     let gate = gate(rules);
     let admitted = |key: &str| {

@@ -50,7 +50,7 @@ enum ForwardingHeader {
 /// The error for a text that is not a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a network: expected one such as 10.0.0.0/8, 192.0.2.7 or fd00::/8, without bits beyond its prefix, and not all there is"
+    "`{0}` is not a network: expected one such as 10.0.0.0/8, 192.0.2.7 or fd00::/8, with host bits zero and a prefix of at least 1"
 )]
 pub struct InvalidNetwork(String);
 

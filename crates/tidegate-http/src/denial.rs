@@ -8,7 +8,7 @@ use crate::headers::{Header, Headers};
 use crate::problem::Problem;
 use crate::rounding::retry_after_seconds;
 
-/// The response to a denied request.
+/// The content of the response to a denied request: status, headers and problem details.
 ///
 /// # Examples
 ///

@@ -86,14 +86,14 @@ impl<F: Framework> Limits<F, MemoryStore> {
     /// # let _ = limits;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[allow(clippy::expect_used)] // The name is one, and is there.
+    #[allow(clippy::expect_used)] // The name is valid, and the policy exists.
     pub fn memory(policy: Policy, key: impl Into<RequestKey<F>>) -> Self {
         let policies = PolicySet::new()
             .with("default", Rules::new(policy))
-            .expect("a name");
+            .expect("the name is valid");
         Self::new(Gate::memory(policies))
             .limit("default", key)
-            .expect("a policy that is there")
+            .expect("the policy exists")
     }
 }
 

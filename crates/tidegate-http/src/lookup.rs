@@ -12,7 +12,7 @@ use crate::limits::Limits;
 /// The verdict of a gate, and a receipt if the limits need one.
 pub type CheckResult<S> = Result<(Verdict, Option<Receipt<S>>), CheckError>;
 
-/// The state of a request's check.
+/// The check of a request: skipped, decided in memory, or to be sent to the store.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Passed from one function to the next.
 pub enum Lookup<'a, S: Store> {

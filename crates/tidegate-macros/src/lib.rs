@@ -27,7 +27,6 @@ use proc_macro::TokenStream;
 ///
 /// # Arguments
 ///
-///
 /// - The policy comes first. An invalid policy is a compile error that points at the mistake.
 /// - `key = ...`: the key, any expression of the arguments that implements `Display`. Without it
 ///   all calls share one limit.

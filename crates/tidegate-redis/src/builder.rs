@@ -13,7 +13,7 @@ use crate::health::Health;
 use crate::operation::ManualTime;
 use crate::runtime::OwnRuntime;
 use crate::store::{RedisStore, Route, Shared};
-use crate::url::{RedisUrl, Topology, UrlError};
+use crate::url::{RedisUrl, RedisUrlError, Topology};
 
 /// The error for a store that cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +21,7 @@ use crate::url::{RedisUrl, Topology, UrlError};
 pub enum RedisConnectError {
     /// The URL is invalid.
     #[error(transparent)]
-    Url(#[from] UrlError),
+    Url(#[from] RedisUrlError),
     /// A certificate or key cannot be read, or a thread cannot be started.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -53,7 +53,7 @@ pub enum RedisConnectError {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisStoreBuilder {
-    url: Result<RedisUrl, UrlError>,
+    url: Result<RedisUrl, RedisUrlError>,
     is_lazy: bool,
 }
 
@@ -139,7 +139,7 @@ impl RedisStoreBuilder {
     pub fn parse(
         url: &str,
         own_option: impl FnMut(&str, &str) -> Result<bool, String>,
-    ) -> Result<Self, UrlError> {
+    ) -> Result<Self, RedisUrlError> {
         Ok(Self {
             url: Ok(RedisUrl::parse(url, own_option)?),
             is_lazy: false,

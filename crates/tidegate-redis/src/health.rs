@@ -14,8 +14,8 @@ pub(crate) struct Health {
     breaker_openings: AtomicU64,
     reconnects: AtomicU64,
     failed_connects: AtomicU64,
-    trips: AtomicU64,
-    carried: AtomicU64,
+    round_trips: AtomicU64,
+    checks_sent: AtomicU64,
     latency: Histogram,
     last_error: Mutex<Option<CallError>>,
     /// The time of the last refused command, until Redis accepts writes again.
@@ -56,8 +56,8 @@ impl Health {
     }
 
     pub(crate) fn round_trip(&self, took: Duration, carried: u64) {
-        self.trips.fetch_add(1, Ordering::Relaxed);
-        self.carried.fetch_add(carried, Ordering::Relaxed);
+        self.round_trips.fetch_add(1, Ordering::Relaxed);
+        self.checks_sent.fetch_add(carried, Ordering::Relaxed);
         self.latency.record(took);
     }
 
@@ -79,8 +79,8 @@ impl Health {
         health.breaker_openings = read(&self.breaker_openings);
         health.reconnects = read(&self.reconnects);
         health.failed_connects = read(&self.failed_connects);
-        health.trips = read(&self.trips);
-        health.carried = read(&self.carried);
+        health.round_trips = read(&self.round_trips);
+        health.checks_sent = read(&self.checks_sent);
         health.last_error = self.last_error.lock().as_ref().map(ToString::to_string);
         health.in_flight = in_flight as u64;
         health.waiting = waiting as u64;

@@ -3,7 +3,7 @@
 //! [`RedisStore`] is the store; users of the `tidegate` crate choose it by a URL. It supports
 //! single servers, Sentinel and Cluster, with Redis 6.2 or newer.
 //!
-//! *Lua decides, Rust explains*: the script decides at the server's own time, exactly, and returns
+//! *Lua decides, Rust computes the rest*: the script decides at the server's own time, exactly, and returns
 //! the state it had. The figures of the decision are computed from that by the code that the memory
 //! store runs.
 
@@ -28,4 +28,4 @@ mod url;
 pub use builder::{RedisConnectError, RedisStoreBuilder};
 pub use plan::RedisPlan;
 pub use store::RedisStore;
-pub use url::UrlError;
+pub use url::RedisUrlError;

@@ -134,7 +134,7 @@ struct Composer {
     record_count: usize,
     log_count: usize,
     text: String,
-    /// The number of numbers of the first argument that have names.
+    /// The count of named numbers in the first argument.
     numbers: usize,
 }
 

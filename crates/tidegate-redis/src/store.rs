@@ -71,7 +71,7 @@ impl RedisStore {
     /// Returns Redis' `maxmemory-policy` if it lets Redis evict counters, which all have an expiry.
     ///
     /// Returns `None` if it does not, if there is no `maxmemory`, or if Redis does not tell.
-    pub async fn evicting_policy(&self) -> Option<String> {
+    pub async fn eviction_policy(&self) -> Option<String> {
         let mut connection = match &self.0.route {
             Route::Single(connection) => connection.multiplexed()?,
             Route::Cluster(cluster) => cluster.any_connection()?,

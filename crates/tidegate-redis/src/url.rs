@@ -81,16 +81,16 @@ pub(crate) struct RedisUrl {
 /// password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct UrlError(String);
+pub struct RedisUrlError(String);
 
-fn error<T>(message: impl Into<String>) -> Result<T, UrlError> {
-    Err(UrlError(message.into()))
+fn error<T>(message: impl Into<String>) -> Result<T, RedisUrlError> {
+    Err(RedisUrlError(message.into()))
 }
 
 impl FromStr for RedisUrl {
-    type Err = UrlError;
+    type Err = RedisUrlError;
 
-    fn from_str(url: &str) -> Result<Self, UrlError> {
+    fn from_str(url: &str) -> Result<Self, RedisUrlError> {
         Self::parse(url, |_, _| Ok(false))
     }
 }
@@ -101,7 +101,7 @@ impl RedisUrl {
     pub(crate) fn parse(
         url: &str,
         mut own_option: impl FnMut(&str, &str) -> Result<bool, String>,
-    ) -> Result<Self, UrlError> {
+    ) -> Result<Self, RedisUrlError> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return error(format!("not a URL: expected {SCHEMES}"));
         };
@@ -132,7 +132,7 @@ impl RedisUrl {
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let value = decoded(value)?;
-            if !url.set(name, &value)? && !own_option(name, &value).map_err(UrlError)? {
+            if !url.set(name, &value)? && !own_option(name, &value).map_err(RedisUrlError)? {
                 return unknown_option(option, name);
             }
         }
@@ -142,7 +142,7 @@ impl RedisUrl {
 
 /// Returns the error for an unknown option. The option is repeated only if it looks like one: it may
 /// be a part of a password that contains a `?`.
-fn unknown_option<T>(option: &str, name: &str) -> Result<T, UrlError> {
+fn unknown_option<T>(option: &str, name: &str) -> Result<T, RedisUrlError> {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     let shown = if option.contains('=') && name.bytes().all(is_letter) {
         format!(" `{name}`")
@@ -164,21 +164,21 @@ enum UrlKind {
     Cluster,
 }
 
-fn decoded(text: &str) -> Result<String, UrlError> {
+fn decoded(text: &str) -> Result<String, RedisUrlError> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded
-        .map(Into::into)
-        .map_err(|_| UrlError("a percent-encoded part is not UTF-8: expected UTF-8".to_owned()))
+    decoded.map(Into::into).map_err(|_| {
+        RedisUrlError("a percent-encoded part is not UTF-8: expected UTF-8".to_owned())
+    })
 }
 
 /// Parses `user:password@`, `:password@` or nothing. The last `@` counts, so a password may contain
 /// one.
-fn credentials(rest: &str) -> Result<(Credentials, &str), UrlError> {
+fn credentials(rest: &str) -> Result<(Credentials, &str), RedisUrlError> {
     let Some((credentials, rest)) = rest.rsplit_once('@') else {
         return Ok((Credentials::default(), rest));
     };
     let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
-    let some = |text: &str| -> Result<Option<String>, UrlError> {
+    let some = |text: &str| -> Result<Option<String>, RedisUrlError> {
         if text.is_empty() {
             Ok(None)
         } else {
@@ -199,7 +199,7 @@ fn credentials(rest: &str) -> Result<(Credentials, &str), UrlError> {
     Ok((Credentials { user, password }, rest))
 }
 
-fn topology(kind: UrlKind, rest: &str) -> Result<(Topology, i64), UrlError> {
+fn topology(kind: UrlKind, rest: &str) -> Result<(Topology, i64), RedisUrlError> {
     if kind == UrlKind::Unix {
         let path = decoded(rest)?;
         if path.is_empty() {
@@ -247,17 +247,17 @@ fn topology(kind: UrlKind, rest: &str) -> Result<(Topology, i64), UrlError> {
     }
 }
 
-fn database(text: &str) -> Result<i64, UrlError> {
+fn database(text: &str) -> Result<i64, RedisUrlError> {
     match text.trim_end_matches('/') {
         "" => Ok(0),
         number => number.parse::<u16>().map(i64::from).map_err(|_| {
-            UrlError("the database is invalid: expected a number such as 0".to_owned())
+            RedisUrlError("the database is invalid: expected a number such as 0".to_owned())
         }),
     }
 }
 
 /// Parses `host`, `host:port`, `[::1]` or `[::1]:port`.
-pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, UrlError> {
+pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, RedisUrlError> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
             Some((host, port)) => (host, port.strip_prefix(':').unwrap_or(port)),
@@ -271,7 +271,7 @@ pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, UrlError
     let port = match port {
         "" => default_port,
         port => port.parse().map_err(|_| {
-            UrlError("the port is invalid: expected a number, as in host:6379".to_owned())
+            RedisUrlError("the port is invalid: expected a number, as in host:6379".to_owned())
         })?,
     };
     let host = if host.is_empty() {
@@ -284,7 +284,7 @@ pub(crate) fn address(text: &str, default_port: u16) -> Result<Address, UrlError
 
 impl RedisUrl {
     /// Sets an option. Returns `false` if the option is unknown.
-    fn set(&mut self, name: &str, value: &str) -> Result<bool, UrlError> {
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, RedisUrlError> {
         let settings = &mut self.settings;
         match name {
             "prefix" => settings.prefix = value.to_owned(),
@@ -310,7 +310,7 @@ impl RedisUrl {
     }
 
     /// Checks the settings of the URL and of the builder.
-    pub(crate) fn checked(mut self) -> Result<Self, UrlError> {
+    pub(crate) fn checked(mut self) -> Result<Self, RedisUrlError> {
         self.settings.timeout = self.settings.timeout.min(MAX_TIMEOUT);
         self.settings.connect_timeout = self.settings.connect_timeout.min(MAX_TIMEOUT);
         if self.settings.prefix.contains(['{', '}']) {
@@ -336,7 +336,7 @@ impl RedisUrl {
 }
 
 impl Tls {
-    fn set(&mut self, name: &str, value: &str) -> Result<(), UrlError> {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), RedisUrlError> {
         match name {
             "ca" => self.ca = Some(value.into()),
             "cert" => self.certificate = Some(value.into()),
@@ -353,15 +353,15 @@ impl Tls {
     }
 }
 
-fn number(name: &str, value: &str) -> Result<usize, UrlError> {
+fn number(name: &str, value: &str) -> Result<usize, RedisUrlError> {
     value
         .replace('_', "")
         .parse()
-        .map_err(|_| UrlError(format!("{name} is invalid: expected a whole number")))
+        .map_err(|_| RedisUrlError(format!("{name} is invalid: expected a whole number")))
 }
 
 /// Parses `50ms` or `2s`. A bare number is milliseconds.
-fn duration(name: &str, text: &str) -> Result<Duration, UrlError> {
+fn duration(name: &str, text: &str) -> Result<Duration, RedisUrlError> {
     let (number, unit) = text.split_at(
         text.find(|c: char| !c.is_ascii_digit())
             .unwrap_or(text.len()),
@@ -372,7 +372,7 @@ fn duration(name: &str, text: &str) -> Result<Duration, UrlError> {
         _ => None,
     });
     duration.ok_or_else(|| {
-        UrlError(format!(
+        RedisUrlError(format!(
             "{name} is invalid: expected a time such as 50ms or 2s"
         ))
     })

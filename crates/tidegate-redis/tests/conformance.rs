@@ -94,7 +94,7 @@ impl Subject for Case {
                 let settled = self
                     .limiter
                     .store()
-                    .block_on(receipt.settle_and_look(actual))
+                    .block_on(receipt.settle_and_peek(actual))
                     .unwrap()
                     .unwrap();
                 // A denied request has nothing to settle.

@@ -318,7 +318,7 @@ fn a4_a_batch_is_sent_in_parts_and_decided_in_order() {
         .check_many(&[("loads", 1), ("the other", 1)])
         .wait()
         .unwrap();
-    let trips = || limiter.counters().store.unwrap().trips;
+    let trips = || limiter.counters().store.unwrap().round_trips;
     let before = trips();
     let requests: Vec<(String, Cost)> = (0..2_000)
         .map(|n| (format!("{}", n % 500), Cost::ONE))
@@ -370,11 +370,11 @@ fn waiting_checks_are_sent_together() {
         }
     });
     let after = limiter.counters().store.unwrap();
-    assert_eq!(after.carried - before.carried, 64);
+    assert_eq!(after.checks_sent - before.checks_sent, 64);
     assert!(
-        after.trips - before.trips < 32,
+        after.round_trips - before.round_trips < 32,
         "{} trips for 64 checks",
-        after.trips - before.trips
+        after.round_trips - before.round_trips
     );
     let used: u64 = (0..10)
         .map(|n| 1_000 - common::left(&limiter, &format!("k{n}")))

@@ -249,9 +249,9 @@ fn c2_a_cached_denial_does_not_hide_a_longer_one() {
     );
     assert_eq!(check("a").denials().count(), 2);
     // If every denial is cached, Redis is not called.
-    let trips = gate.store_health().unwrap().trips;
+    let trips = gate.store_health().unwrap().round_trips;
     assert_eq!(check("a").denials().count(), 2);
-    assert_eq!(gate.store_health().unwrap().trips, trips);
+    assert_eq!(gate.store_health().unwrap().round_trips, trips);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! PolicyText that come with a request. They are parsed once and cached by each thread.
+//! Limits that come with a request. They are parsed once and cached by each thread.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ const MAX_CACHED: usize = 1_024;
 /// The maximum length of limits in a request.
 const MAX_TEXT: usize = 512;
 
-/// PolicyText that came as text.
+/// Limits that came as text.
 #[derive(Clone)]
 pub(crate) struct Inline {
     pub(crate) label: Arc<PolicyLabel>,

@@ -37,6 +37,6 @@ mod trace;
 pub use config::{Config, ConfigError, ConfigSource};
 pub use error::ServeError;
 pub use net::Listeners;
-#[cfg(feature = "given-time")]
+#[cfg(feature = "manual-time")]
 pub use run::run_at;
 pub use run::{Reloads, run};

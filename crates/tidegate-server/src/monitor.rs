@@ -44,11 +44,11 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
     }
 }
 
-/// Warns target a `maxmemory-policy` that evicts counters. All counters have an expiry, so every
+/// Warns about a `maxmemory-policy` that evicts counters. All counters have an expiry, so every
 /// policy except noeviction does, and an evicted counter resets its client's limit.
 async fn warn_of_eviction(active: &ActiveConfig) {
     if let AnyStore::Redis(store) = active.gate.store()
-        && let Some(policy) = store.evicting_policy().await
+        && let Some(policy) = store.eviction_policy().await
     {
         tracing::warn!(
             policy,

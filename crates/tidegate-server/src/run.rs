@@ -40,7 +40,7 @@ pub async fn run(
     ready: impl FnOnce() + Send,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    // Locked before it is read: another server may be target to write it.
+    // Locked before it is read: another server may be about to write it.
     let lock = config
         .store
         .snapshot
@@ -56,7 +56,7 @@ pub async fn run(
 /// # Errors
 ///
 /// Returns the errors of [`run`].
-#[cfg(feature = "given-time")]
+#[cfg(feature = "manual-time")]
 pub async fn run_at(
     clock: tidegate::ManualClock,
     config: Config,

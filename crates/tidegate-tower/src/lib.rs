@@ -9,7 +9,7 @@
 //! # Ok::<(), tidegate::PolicyError>(())
 //! ```
 //!
-//! A denied request gets 429, problem+json and Retry-After. Every response has the RateLimitService
+//! A denied request gets 429, problem+json and Retry-After. Every response has the RateLimit
 //! headers. A cloned layer, for example one per connection, shares its counters.
 //!
 //! | Feature | Effect |

@@ -27,7 +27,7 @@ use tidegate_redis::{RedisPlan, RedisStore};
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-#[allow(clippy::large_enum_variant)] // One a limiter, behind its Arc.
+#[allow(clippy::large_enum_variant)] // One per limiter, behind its Arc.
 pub enum AnyStore {
     /// A store in memory, for `memory://`.
     Memory(MemoryStore),
@@ -41,7 +41,7 @@ pub enum AnyStore {
 pub struct AnyPlan(AnyPlanKind);
 
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // One a limiter, behind its Arc.
+#[allow(clippy::large_enum_variant)] // One per limiter, behind its Arc.
 enum AnyPlanKind {
     Memory(Plan),
     #[cfg(feature = "redis")]

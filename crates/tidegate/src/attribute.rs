@@ -235,7 +235,7 @@ pub async fn connect(url: &str) -> Result<(), SetStoreError> {
     STORE.set(gate).map_err(|_| SetStoreError::InUse)
 }
 
-#[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
+#[allow(clippy::expect_used)] // Fails only if memory is exhausted.
 fn store() -> &'static Gate<AnyStore> {
     STORE.get_or_init(|| {
         let memory = MemoryStore::builder()
@@ -289,7 +289,7 @@ impl LimitedFunction {
         }
     }
 
-    #[allow(clippy::expect_used)] // The macro has read it all before.
+    #[allow(clippy::expect_used)] // The macro has validated the arguments.
     fn gate(&self) -> &(Name, Gate<AnyStore>) {
         self.gate.get_or_init(|| {
             let name = name((self.path)());
@@ -317,7 +317,7 @@ pub fn path_of<T>(item: &T) -> &'static str {
 
 /// Returns a valid name for a function's path. If the path must be changed or cut, a digest is
 /// added.
-#[allow(clippy::expect_used)] // Of what names are made of, and not too long.
+#[allow(clippy::expect_used)] // Characters that a name may have, within its length.
 fn name(path: &str) -> Name {
     if let Ok(name) = Name::new(path) {
         return name;

@@ -77,7 +77,7 @@ pub(crate) const SERIES: [Series; 12] = [
     counter(
         "tidegate_store_trips",
         "Round trips to the store that were answered",
-        |snapshot| of_store(snapshot, |store| store.trips),
+        |snapshot| of_store(snapshot, |store| store.round_trips),
     ),
     counter(
         "tidegate_store_reconnects",

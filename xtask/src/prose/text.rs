@@ -92,6 +92,12 @@ fn comments(file: &str, text: &str, marker: &str, passages: &mut Vec<Passage>) {
         let Some((used, rest)) = comment_of(line.trim_start(), marker) else {
             passages.extend(open.take().map(|(passage, _)| passage));
             in_code = false;
+            passages.extend(trailing(line, marker).map(|rest| Passage {
+                file: file.to_owned(),
+                line: index + 1,
+                kind: Kind::Comment,
+                text: rest.to_owned(),
+            }));
             continue;
         };
         if rest.trim_start().starts_with("```") {
@@ -124,6 +130,13 @@ fn comments(file: &str, text: &str, marker: &str, passages: &mut Vec<Passage>) {
         }
     }
     passages.extend(open.map(|(passage, _)| passage));
+}
+
+/// Returns the comment behind code on the same line. A marker inside a string is not one.
+fn trailing<'a>(line: &'a str, marker: &str) -> Option<&'a str> {
+    let (code, comment) = line.split_once(&format!(" {marker} "))?;
+    let is_in_string = code.matches('"').count() % 2 == 1;
+    (!is_in_string && !code.trim().is_empty()).then_some(comment)
 }
 
 /// Splits a line into the comment marker it starts with and the text behind it.

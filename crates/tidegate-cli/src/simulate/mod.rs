@@ -52,7 +52,7 @@ pub(crate) struct SimulateOptions {
     /// Trace: a file, or - for standard input
     #[arg(long, short, value_name = "FILE")]
     trace: String,
-    /// SimulateOutput: jsonl, one line per step with the whole decision; table, a summary by key [default:
+    /// Output: jsonl, one line per step with the whole decision; table, a summary by key [default:
     /// table on a terminal, jsonl elsewhere]
     #[arg(long, short, value_enum, value_name = "FORMAT")]
     output: Option<SimulateOutput>,
@@ -60,7 +60,7 @@ pub(crate) struct SimulateOptions {
     /// redis:// and related schemes, under keys that are deleted at the end
     #[arg(long, short, default_value = "memory://", value_name = "URL")]
     store: String,
-    /// JsonCost of keys in the table, busiest first
+    /// Number of keys in the table, busiest first
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
 }
@@ -257,7 +257,7 @@ impl Simulation {
         let settled = self
             .limiter
             .store()
-            .block_on(receipt.settle_and_look(actual))??;
+            .block_on(receipt.settle_and_peek(actual))??;
         // A denied request has nothing to settle.
         match settled.first() {
             Some(decision) => Ok(*decision),

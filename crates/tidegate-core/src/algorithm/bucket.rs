@@ -22,7 +22,7 @@ const LONGEST_AHEAD: u64 = 1 << 62;
 pub(crate) struct BucketState {
     pub(crate) free_at: u64,
     pub(crate) part: u64,
-    /// Identifies the denominator that `part` was change with, see [`denominator_tag`]. 0 if `part` is 0.
+    /// Identifies the denominator that `part` was written with, see [`denominator_tag`]. 0 if `part` is 0.
     pub(crate) denominator_tag: u8,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Bucket<S> {
     /// The burst in units.
     capacity: u32,
     queues: bool,
-    /// Set if the state may have been change with another rate and capacity, see
+    /// Set if the state may have been written with another rate and capacity, see
     /// [`with_any_rate`](Self::with_any_rate).
     has_any_rate: bool,
     numbers: BucketNumbers,
@@ -83,8 +83,8 @@ impl<S: Span> Bucket<S> {
 
     /// Returns the bucket for a key whose rate comes with each request.
     ///
-    /// Its state may have been change with any rate. It is never clamped to a smaller capacity: a
-    /// free-again time beyond the capacity denies, and nothing is change.
+    /// Its state may have been written with any rate. It is never clamped to a smaller capacity: a
+    /// free-again time beyond the capacity denies, and nothing is written.
     pub(crate) fn with_any_rate(&self) -> Self {
         Self {
             has_any_rate: true,

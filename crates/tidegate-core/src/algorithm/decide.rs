@@ -10,7 +10,7 @@ pub(crate) enum StateChange {
     Changed,
 }
 
-/// Decides a request of `cost` thousandths at `now`. If nothing is change, the states are
+/// Decides a request of `cost` thousandths at `now`. If nothing is written, the states are
 /// unchanged.
 #[inline(always)]
 pub(crate) fn decide<A: Algorithm>(

@@ -46,7 +46,7 @@ pub(crate) trait Algorithm {
         self.capacity_cost() / THOUSANDTHS
     }
 
-    /// Returns `true` if the state is from the future, or was change with a larger capacity.
+    /// Returns `true` if the state is from the future, or was written with a larger capacity.
     fn is_from_future(&self, state: &Self::State, now: u64) -> bool;
 
     /// Clamps a state from the future to now.

@@ -9,7 +9,7 @@ use super::{Algorithm, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::policy::Limit;
 
-/// The window last change to, identified by its end, with its count and that of the window before.
+/// The window last written to, identified by its end, with its count and that of the window before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CounterState {
     pub(crate) end: u64,

@@ -32,7 +32,7 @@ impl Calibration {
     /// Returns the time `since` counts after the start.
     #[inline]
     pub(super) fn after(&self, since: u64) -> u64 {
-        // At most two stretches, 20 ms: their nanoseconds times 2^32 are below 2^57.
+        // At most two intervals, 20 ms: their nanoseconds times 2^32 are below 2^57.
         self.time
             .wrapping_add(since.wrapping_mul(self.speed) >> SPEED_BITS)
     }

@@ -18,7 +18,7 @@ use crate::hardware;
 
 /// The time between two calibrations, in nanoseconds.
 const INTERVAL: u64 = 10_000_000;
-/// The largest accepted difference from the system's clock at the end of a interval.
+/// The largest accepted difference from the system's clock at the end of an interval.
 const TOLERANCE: u64 = INTERVAL / 1_000;
 /// The largest number of counts that reading both clocks may take. A longer reading was
 /// interrupted.
@@ -104,7 +104,7 @@ impl SystemClock {
         (time, (between < MAX_READING).then_some(reading))
     }
 
-    /// Sets the next calibration at the end of a interval, unless another thread is doing so.
+    /// Sets the next calibration at the end of an interval, unless another thread is doing so.
     #[cold]
     fn read_and_calibrate(&self, calibration: Calibration) -> u64 {
         if !self.has_counter.load(Ordering::Relaxed) {
@@ -200,7 +200,7 @@ impl SystemClock {
 mod tests {
     use super::*;
 
-    /// Reads our clock between two readings of the system's, for several stretches.
+    /// Reads our clock between two readings of the system's, for several intervals.
     #[test]
     fn it_follows_the_system_clock() {
         let clock = SystemClock::start();

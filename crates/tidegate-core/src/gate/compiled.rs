@@ -88,7 +88,7 @@ impl<S: Store> CompiledPolicies<S> {
             CheckError::UnknownPolicy {
                 name: name.chars().filter(|c| !c.is_control()).take(64).collect(),
                 known: if known.is_empty() {
-                    "none, as there are no policies".to_owned()
+                    "none (no policies are configured)".to_owned()
                 } else {
                     known.join(", ")
                 },

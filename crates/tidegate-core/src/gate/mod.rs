@@ -86,7 +86,7 @@ impl Gate<MemoryStore> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
+    #[allow(clippy::expect_used)] // Fails only if memory is exhausted.
     pub fn memory(policies: PolicySet) -> Self {
         Self::new(
             MemoryStore::builder()

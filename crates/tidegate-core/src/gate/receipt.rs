@@ -38,7 +38,7 @@ use crate::subject::KeyBytes;
 /// assert_eq!(after[0].remaining(), 96);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "what is not given back stays taken"]
+#[must_use = "a dropped receipt keeps the cost taken"]
 pub struct Receipt<S: Store> {
     entries: SmallVec<[ReceiptEntry<S>; 2]>,
 }
@@ -159,12 +159,12 @@ impl<S: Store> Receipt<S> {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::memory("fixed_window 100/day".parse()?);
     /// let (_, receipt) = limiter.check("user:42").cost(50).with_receipt().await?;
-    /// let decisions = receipt.settle_and_look(20).await?;
+    /// let decisions = receipt.settle_and_peek(20).await?;
     /// assert_eq!(decisions[0].remaining(), 80);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn settle_and_look<C>(self, actual: C) -> Result<Vec<Decision>, CheckError>
+    pub async fn settle_and_peek<C>(self, actual: C) -> Result<Vec<Decision>, CheckError>
     where
         C: TryInto<Cost, Error: Into<CostError>>,
     {
@@ -183,7 +183,7 @@ impl<S: Store> Receipt<S> {
 }
 
 impl Receipt<MemoryStore> {
-    /// [`settle_and_look`](Self::settle_and_look) in memory, without a future.
+    /// [`settle_and_peek`](Self::settle_and_peek) in memory, without a future.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ impl Receipt<MemoryStore> {
     where
         C: TryInto<Cost, Error: Into<CostError>>,
     {
-        blocking::ready(self.settle_and_look(actual))
+        blocking::ready(self.settle_and_peek(actual))
     }
 }
 

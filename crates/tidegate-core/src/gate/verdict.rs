@@ -209,7 +209,7 @@ impl PolicyDecision {
 impl Verdict {
     /// Creates a verdict from a decision that was made outside a gate.
     #[must_use]
-    pub fn of_one(label: std::sync::Arc<PolicyLabel>, decision: Decision) -> Self {
+    pub fn from_decision(label: std::sync::Arc<PolicyLabel>, decision: Decision) -> Self {
         let decision = PolicyDecision {
             label,
             outcome: PolicyOutcome::Limited(decision),

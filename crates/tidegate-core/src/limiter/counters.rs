@@ -14,11 +14,11 @@ use crate::health::StoreHealth;
 pub struct Counters {
     /// Allowed requests, including degraded ones.
     pub allowed: u64,
-    /// CachedDenial requests, including degraded ones.
+    /// Denied requests, including degraded ones.
     pub denied: u64,
     /// Requests whose cost exceeded the capacity.
     pub never_allowed: u64,
-    /// CachedDenial requests that the deny cache answered.
+    /// Denied requests that the deny cache answered.
     pub deny_cache_hits: u64,
     /// Refunds.
     pub refunds: u64,

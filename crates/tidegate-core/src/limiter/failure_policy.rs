@@ -34,7 +34,7 @@ pub enum FailurePolicy {
     Open,
     /// Denies every request: the protected service is unavailable during an outage.
     Closed,
-    /// Decides in the memory of this process. LimiterRequest limit is divided by the number of instances that
+    /// Decides in the memory of this process. Each limit is divided by the number of instances that
     /// share the store.
     Local {
         /// The number of instances that share the store.

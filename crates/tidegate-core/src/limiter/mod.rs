@@ -42,7 +42,7 @@ pub(crate) const MAX_POLICIES: usize = 32;
 ///
 /// Every operation returns a request that is run in one of three ways:
 ///
-/// | Call | Store | PolicyOutcome |
+/// | Call | Store | Effect |
 /// |---|---|---|
 /// | `.now()` | memory | runs immediately |
 /// | `.await` | any | runs asynchronously |
@@ -141,7 +141,7 @@ impl Limiter<MemoryStore> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    #[allow(clippy::expect_used)] // As any allocation of this size in Rust does.
+    #[allow(clippy::expect_used)] // Fails only if memory is exhausted.
     pub fn memory(policy: Policy) -> Self {
         Self::new(
             MemoryStore::builder()
@@ -415,10 +415,10 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Checks a batch of requests in order and at the same time, each on its own.
+    /// Checks a batch of requests, in order and independently, all with one timestamp.
     ///
     /// In memory a batch is several times faster than single checks: all keys are hashed and
-    /// prefetched before the first is decided. On Redis a batch is one round trip.
+    /// prefetched before the first is decided. On Redis it is sent in parts of up to 256 limits.
     ///
     /// # Examples
     ///

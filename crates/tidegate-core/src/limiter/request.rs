@@ -499,7 +499,7 @@ impl<'a, S: Store> IntoFuture for Refund<'a, S> {
 }
 
 /// A reset. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
-#[must_use = "nothing is forgotten until `.now()`, `.await` or `.wait()`"]
+#[must_use = "nothing is reset until `.now()`, `.await` or `.wait()`"]
 #[derive(Debug)]
 pub struct Reset<'a, S: Store> {
     pub(super) limiter: &'a Limiter<S>,

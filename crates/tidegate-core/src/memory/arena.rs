@@ -1,6 +1,6 @@
 //! Records that do not fit in a slot: logs, and the states of policies with several limits.
 //!
-//! Records are stored by group, and their bytes are stats by group, so that the table can keep
+//! Records are stored by group, and their bytes are counted by group, so that the table can keep
 //! them within a budget in which each group has a share. A record is only found by the fingerprint
 //! that it was stored for.
 

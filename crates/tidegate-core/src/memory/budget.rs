@@ -29,7 +29,7 @@ const MAX_SWEPT: u64 = 32;
 impl Table {
     /// Evicts records while they exceed the byte budget.
     ///
-    /// The records of `own`, which were just change, stay. Otherwise a client could reset its
+    /// The records of `own`, which were just written, stay. Otherwise a client could reset its
     /// limit with a log that exceeds the budget.
     #[cold]
     pub(super) fn trim_records(&self, own: &[Fingerprint], now: u64) {

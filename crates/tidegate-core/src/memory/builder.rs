@@ -40,7 +40,7 @@ pub struct MemoryStats {
     pub evictions: u64,
     /// Evicted keys that were being denied, because all candidates were. Their limits are reset.
     pub denied_evictions: u64,
-    /// Evictions that layout the records within their budget.
+    /// Evictions that kept the records within their budget.
     pub record_evictions: u64,
     /// Keys that were deleted after they expired.
     pub expiries: u64,

@@ -196,7 +196,7 @@ fn pause(tries: &mut u32) {
     }
 }
 
-/// A locked line. The header is layout here and stored on drop, which unlocks.
+/// A locked line. The header is kept here and stored on drop, which unlocks.
 pub(super) struct LockedLine<'a> {
     line: &'a CacheLine,
     header: u64,
@@ -219,7 +219,7 @@ impl LockedLine<'_> {
     /// Returns `true` if the entry of `fingerprint` is in this slot.
     ///
     /// An empty slot has the fingerprint 0, which a key has with a probability of 2^-128. Such a
-    /// key would not be stats.
+    /// key would not be counted.
     #[inline(always)]
     pub(super) fn is_at(&self, at: usize, fingerprint: Fingerprint) -> bool {
         self.fingerprint(at) == fingerprint
@@ -393,7 +393,7 @@ impl LockedLine<'_> {
         self.header = self.header & !OVERFLOWED | if has_overflowed { OVERFLOWED } else { 0 };
     }
 
-    /// TableCounters a visit. Returns `true` every 64th time.
+    /// Counts a visit. Returns `true` every 64th time.
     #[inline(always)]
     pub(super) fn visit(&mut self) -> bool {
         self.header = self.header.wrapping_add(1 << VISITS_AT);

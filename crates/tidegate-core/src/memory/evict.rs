@@ -103,7 +103,7 @@ impl Table {
         match (best, &mut far) {
             (Some(rank), Some(line)) => self.evict(line, rank),
             (Some(rank), None) => self.evict(&mut near[near_index], rank),
-            // Only entries of the same request, or locked lines. One key too many is stats.
+            // Only entries of the same request, or locked lines. One key too many is counted.
             (None, _) => {
                 self.counts.keys.fetch_add(1, Ordering::Relaxed);
             }

@@ -64,14 +64,14 @@ impl Groups {
         *self.names.lock() = names;
     }
 
-    /// TableCounters one more key.
+    /// Counts one more key.
     pub(super) fn add(&self, group: Group) {
         if self.keys[usize::from(group.0)].fetch_add(1, Ordering::Relaxed) == 0 {
             self.in_use.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// TableCounters one key less.
+    /// Counts one key less.
     pub(super) fn remove(&self, group: Group) {
         if self.keys[usize::from(group.0)].fetch_sub(1, Ordering::Relaxed) == 1 {
             self.in_use.fetch_sub(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The in-memory store.
 //!
-//! `table` and `line` hold the entries, `arena` the records that do not fit. `evict` and `budget`
-//! bound both. `keep` runs the algorithms on the entries. `snapshot` writes and reads everything.
+//! `table` and `cache_line` hold the entries, `arena` the records that do not fit. `evict` and `budget`
+//! bound both. `operation` runs the algorithms on the entries. `snapshot` writes and reads everything.
 
 mod arena;
 mod budget;
@@ -138,7 +138,7 @@ impl MemoryStore {
         self.run::<Checking>(plan, place, self.table.clock().now().as_nanos(), cost)
     }
 
-    /// Decides several requests in order and at the same time, each on its own. Appends the
+    /// Decides several requests, in order and independently, all with one timestamp. Appends the
     /// decisions to `decisions`.
     pub fn check_many<'k>(
         &self,
@@ -185,7 +185,7 @@ impl MemoryStore {
     /// Decides one request that several keys must allow: either all are taken from, or none. No
     /// other request is decided in between.
     ///
-    /// Returns one decision per key, with where an admitted request is stats. If the request is
+    /// Returns one decision per key, with where an admitted request is counted. If the request is
     /// denied, the keys that would have allowed it have the decision of a request of cost 0. The
     /// same plan and key given twice counts as one request of the summed cost.
     #[doc(hidden)] // Claims are for Tidegate's own receipts.
@@ -232,7 +232,7 @@ impl MemoryStore {
             .collect()
     }
 
-    /// Decides like [`check`](Self::check), and returns where an admitted request is stats.
+    /// Decides like [`check`](Self::check), and returns where an admitted request is counted.
     #[doc(hidden)] // Claims are for Tidegate's own receipts.
     pub fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> (Decision, Claims) {
         let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());

@@ -9,7 +9,7 @@ use super::evict::{NEAR, Newcomer, SMALL};
 use super::fingerprint::Fingerprint;
 use super::table::{KeyLocation, REACH, Table, apply};
 
-/// LockedLines lines with their indexes, in ascending order. The lines that may hold an entry are
+/// Locked lines with their indexes, in ascending order. The lines that may hold an entry are
 /// adjacent.
 pub(super) struct LockedLines<'a> {
     table: &'a Table,

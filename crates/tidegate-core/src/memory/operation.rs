@@ -148,7 +148,7 @@ impl<O: Operation> EntryUpdate for InRecord<O> {
     }
 }
 
-/// Runs the operation at the context's time, or at a later time if another thread has change the
+/// Runs the operation at the context's time, or at a later time if another thread has written the
 /// state since.
 #[inline(always)]
 fn run_now<A: Algorithm, S: ?Sized, O: Operation>(
@@ -235,7 +235,7 @@ impl Operation for Checking {
     }
 }
 
-/// Like [`Checking`], and stores where the request is stats.
+/// Like [`Checking`], and stores where the request is counted.
 pub(super) struct Admitting<'a>(PhantomData<&'a ()>);
 
 impl<'a> Operation for Admitting<'a> {

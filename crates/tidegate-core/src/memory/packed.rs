@@ -64,7 +64,7 @@ impl Packed for FixedWindow {
 
     #[inline]
     fn pack(&self, state: &WindowState) -> Slot {
-        // TableCounters are at most 10^12.
+        // Counts are at most 10^12.
         Slot {
             kind: Self::KIND,
             time: state.end,

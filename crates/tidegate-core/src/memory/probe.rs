@@ -1,4 +1,4 @@
-//! Peeking: locks lines from a home line upwards.
+//! Probing: locks lines from a home line upwards.
 
 use arrayvec::ArrayVec;
 

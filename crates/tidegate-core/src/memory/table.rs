@@ -353,7 +353,7 @@ impl Table {
             while probe.lines.len() < near && probe.lock_next() {}
             self.make_room(&mut probe.lines, newcomer);
         }
-        // The key is stats. Now find a slot within reach.
+        // The key is counted. Now find a slot within reach.
         let place = probe
             .place(|line| self.vacancy_or_expired(line, now))
             .or_else(|| {
@@ -368,7 +368,7 @@ impl Table {
         }
     }
 
-    /// TableCounters one more key, unless the table is full.
+    /// Counts one more key, unless the table is full.
     pub(super) fn try_reserve(&self, fingerprint: Fingerprint) -> bool {
         let add_one = |keys| (keys < self.max_keys).then_some(keys + 1);
         let is_reserved = self
@@ -434,7 +434,7 @@ fn allocate(lines: usize) -> Option<Lines> {
 #[cfg(all(test, not(tidegate_loom)))]
 impl Table {
     /// Checks the invariants between two operations: every entry is found from its home, and is
-    /// stats.
+    /// counted.
     pub(super) fn assert_sound(&self) {
         let mut keys = 0;
         for (index, line) in self.lines.iter().enumerate() {

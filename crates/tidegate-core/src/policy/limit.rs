@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bounds::{self, OutOfBounds, Part};
 
-/// The algorithm that counts requests. `docs/choosing-an-algorithm.md` helps to choose one.
+/// The algorithm that counts requests. The guide compares them in `tidegate::guide::choosing_an_algorithm`.
 ///
 /// # Examples
 ///

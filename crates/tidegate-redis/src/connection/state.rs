@@ -35,7 +35,7 @@ pub(super) struct State {
     dials: u64,
 }
 
-/// The way a batch takes.
+/// The entry of a batch: sent at once, queued, or failed.
 pub(super) enum Entry {
     /// The caller sends it, on a slot that is now taken.
     Alone(Batch, Numbered),

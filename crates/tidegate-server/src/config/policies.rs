@@ -24,7 +24,7 @@ pub struct PolicyConfig {
     /// Counts and reports, and never denies.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shadow: bool,
-    /// PolicyText to try: counted and reported, but not enforced.
+    /// Limits to try: counted and reported, but not enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<PolicyText>,
     /// The answer when the store is unavailable. The default is the store's.
@@ -66,11 +66,12 @@ pub(super) fn policy_set(
 ) -> Result<PolicySet, String> {
     policies
         .iter()
-        .try_fold(PolicySet::new(), |book, (name, policy)| {
+        .try_fold(PolicySet::new(), |policies, (name, policy)| {
             let rules = policy
                 .rules(instances)
                 .map_err(|error| format!("policies.{name}: {error}"))?;
-            book.with(name, rules)
+            policies
+                .with(name, rules)
                 .map_err(|error| format!("policies: {error}"))
         })
 }
@@ -117,7 +118,7 @@ impl ExceptionConfig {
             }
         };
         let added = match &self.tenant {
-            Some(tenant) => rules.exception_of(tenant, &self.key, exception),
+            Some(tenant) => rules.tenant_exception(tenant, &self.key, exception),
             None => rules.exception(&self.key, exception),
         };
         added.map_err(|error| error.to_string())

@@ -269,7 +269,7 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Returns how long an idle connection is kept at shutdown: its client may be target to send a
+    /// Returns how long an idle connection is kept at shutdown: its client may be about to send a
     /// request.
     pub(crate) fn linger(&self) -> Duration {
         (self.drain_timeout.0 / 4).min(Duration::from_secs(1))
@@ -304,7 +304,7 @@ pub enum LogFormat {
 /// The minimum level of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[allow(missing_docs)] // They say it.
+#[allow(missing_docs)] // The names say it.
 pub enum LogLevel {
     Error,
     Warn,

@@ -172,7 +172,7 @@ impl FromStr for StoreUrlText {
 }
 
 impl Default for StoreUrlText {
-    #[allow(clippy::expect_used)] // Read by every test.
+    #[allow(clippy::expect_used)] // Used by tests.
     fn default() -> Self {
         "memory://".parse().expect("a URL")
     }

@@ -56,17 +56,12 @@ pub(super) async fn check(
     if request.receipt {
         return check_with_receipt(caller, &target, cost, denied).await;
     }
-    let verdict_ = decide(caller, &target).await?;
+    let checked = decide(caller, &target).await?;
     let body = match cost {
-        CostRule::Allowed => CheckResponse::new(&verdict_.verdict, verdict_.is_inline),
-        CostRule::Forbidden => CheckResponse::from_look(&verdict_.verdict, verdict_.is_inline),
+        CostRule::Allowed => CheckResponse::new(&checked.verdict, checked.is_inline),
+        CostRule::Forbidden => CheckResponse::from_look(&checked.verdict, checked.is_inline),
     };
-    Ok(from_verdict(
-        caller.active,
-        &verdict_.verdict,
-        &body,
-        denied,
-    ))
+    Ok(from_verdict(caller.active, &checked.verdict, &body, denied))
 }
 
 /// Checks with a receipt.
@@ -113,7 +108,7 @@ async fn check_with_receipt(
             if *cost > Cost::ZERO {
                 server.metrics.inline(&decision);
             }
-            (Verdict::of_one(label, decision), true, is_kept)
+            (Verdict::from_decision(label, decision), true, is_kept)
         }
     };
     let mut body = CheckResponse::new(&verdict, is_inline);
@@ -202,15 +197,15 @@ pub(super) async fn batch(
     if batch.together {
         return together(caller, &asked).await;
     }
-    let verdict_ = decide_each(caller, &asked).await;
-    let verdict_ = verdict_
+    let checked = decide_each(caller, &asked).await;
+    let checked = checked
         .into_iter()
         .enumerate()
-        .map(|(number, verdict_)| verdict_.map_err(|problem| named(number, problem)));
-    let verdict_ = verdict_.collect::<Result<Vec<CheckVerdict>, Problem>>()?;
-    let results = verdict_
+        .map(|(number, verdict)| verdict.map_err(|problem| named(number, problem)));
+    let checked = checked.collect::<Result<Vec<CheckVerdict>, Problem>>()?;
+    let results = checked
         .iter()
-        .map(|verdict_| CheckResponse::new(&verdict_.verdict, verdict_.is_inline))
+        .map(|checked| CheckResponse::new(&checked.verdict, checked.is_inline))
         .collect();
     Ok(json(&Results { results }))
 }
@@ -236,17 +231,17 @@ async fn decide_each(
         }
     }
     let in_order = async |row: Vec<usize>| {
-        let mut verdict_ = Vec::with_capacity(row.len());
+        let mut checked = Vec::with_capacity(row.len());
         for number in row {
-            verdict_.push((number, decide(caller, &asked[number]).await));
+            checked.push((number, decide(caller, &asked[number]).await));
         }
-        verdict_
+        checked
     };
-    let verdict_ = join_all(rows.into_iter().map(in_order)).await;
-    let mut verdict_: Vec<(usize, Result<CheckVerdict, Problem>)> =
-        verdict_.into_iter().flatten().collect();
-    verdict_.sort_by_key(|(number, _)| *number);
-    verdict_.into_iter().map(|(_, verdict_)| verdict_).collect()
+    let checked = join_all(rows.into_iter().map(in_order)).await;
+    let mut checked: Vec<(usize, Result<CheckVerdict, Problem>)> =
+        checked.into_iter().flatten().collect();
+    checked.sort_by_key(|(number, _)| *number);
+    checked.into_iter().map(|(_, verdict)| verdict).collect()
 }
 
 /// Decides one request under all policies.
@@ -312,7 +307,7 @@ async fn decide(caller: Caller<'_>, target: &CheckTarget<'_>) -> Result<CheckVer
             if *cost > Cost::ZERO {
                 server.metrics.inline(&decision);
             }
-            Verdict::of_one(label, decision)
+            Verdict::from_decision(label, decision)
         }
     };
     Ok(CheckVerdict {
@@ -397,11 +392,11 @@ pub(super) async fn reset(
         .subject()
         .map_or("(inline limits)", |subject| subject.policy);
     tracing::info!(policy, "key reset");
-    let verdict_ = decide(caller, &target).await?;
-    let body = CheckResponse::from_look(&verdict_.verdict, verdict_.is_inline);
+    let checked = decide(caller, &target).await?;
+    let body = CheckResponse::from_look(&checked.verdict, checked.is_inline);
     Ok(from_verdict(
         active,
-        &verdict_.verdict,
+        &checked.verdict,
         &body,
         StatusCode::OK,
     ))
@@ -414,7 +409,7 @@ fn inline(gate: &Gate<AnyStore>, limits: &str) -> Result<Inline, Problem> {
 fn problem(error: CheckError) -> Problem {
     match error {
         CheckError::UnknownPolicy { .. } => Problem::not_found(format!(
-            "{error}; `limits` such as \"100/minute\" in place of `policy` need none"
+            "{error}, or `limits` such as \"100/minute\" instead of `policy`"
         )),
         CheckError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         CheckError::EmptyKey(_)

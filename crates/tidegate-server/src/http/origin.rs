@@ -2,7 +2,7 @@
 //! addresses.
 //!
 //! Browsers mark such requests: a request of another site has an `Origin` or a `Sec-Fetch-Site`,
-//! and a page client name resolves to 127.0.0.1 sends that name as `Host`.
+//! and a page whose name resolves to 127.0.0.1 sends that name as `Host`.
 
 use std::net::IpAddr;
 

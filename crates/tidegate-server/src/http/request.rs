@@ -114,11 +114,11 @@ pub(super) struct BatchRequest<'a> {
     pub(super) together: bool,
 }
 
-/// The policy or the limits that a request is target.
+/// The policy or the limits that a request is checked against.
 pub(super) enum CheckTarget<'a> {
     /// A named policy.
     Named(Subject<'a>),
-    /// PolicyText that came with the request.
+    /// Limits that came with the request.
     Inline {
         limits: &'a str,
         key: &'a str,

@@ -36,7 +36,7 @@ pub(super) struct CheckResponse<'a> {
 }
 
 impl<'a> CheckResponse<'a> {
-    /// Creates the response from the nearest policy of a verdict. PolicyText from the request have no
+    /// Creates the response from the nearest policy of a verdict. Limits from the request have no
     /// name.
     pub(super) fn new(verdict: &'a Verdict, is_inline: bool) -> Self {
         Self::from_nearest(verdict, is_inline, verdict.is_allowed())

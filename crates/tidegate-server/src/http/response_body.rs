@@ -24,7 +24,7 @@ const MAX_CHECK_RESPONSE: usize = 1024;
 /// The approximate size of one result of a batch.
 const BYTES_PER_RESULT: usize = 256;
 
-/// Marks a response client body is part of the program, so it uses no memory.
+/// Marks a response whose body is part of the program, so it uses no memory.
 #[derive(Clone, Copy)]
 pub(super) struct StaticBody;
 
@@ -100,7 +100,7 @@ impl AsRef<[u8]> for ReservedBytes {
     }
 }
 
-/// Rejects a batch client response would not fit, before anything is taken.
+/// Rejects a batch whose response would not fit, before anything is taken.
 pub(super) fn check_room_for_batch(
     budget: &ByteBudget,
     timeouts: &Timeouts,

@@ -242,7 +242,7 @@ fn encode_info(encoder: &mut DescriptorEncoder<'_>, hash: &str) -> fmt::Result {
 }
 
 fn encode_inline(encoder: &mut DescriptorEncoder<'_>, metrics: &Metrics) -> fmt::Result {
-    let help = "Decisions under limits from requests by outcome";
+    let help = "Decisions with inline limits by outcome";
     let name = "tidegate_inline_checks";
     let mut checks = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for (index, outcome) in OUTCOMES.iter().enumerate() {
@@ -252,7 +252,7 @@ fn encode_inline(encoder: &mut DescriptorEncoder<'_>, metrics: &Metrics) -> fmt:
             metrics.inline.sum(index),
         )?;
     }
-    let help = "Degraded decisions under limits from requests by reason";
+    let help = "Degraded decisions with inline limits by reason";
     let name = "tidegate_inline_degraded";
     let mut degraded = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for reason in Degraded::ALL {

@@ -28,7 +28,7 @@ pub(crate) struct TimedConnection<C> {
     /// Runs out when idle connections are closed at shutdown.
     linger: Option<Pin<Box<Sleep>>>,
     /// Set if the connection was asked to end because of a timeout.
-    is_told: bool,
+    has_sent_goaway: bool,
 }
 
 impl<C: Drain> TimedConnection<C> {
@@ -44,7 +44,7 @@ impl<C: Drain> TimedConnection<C> {
             timer: Box::pin(tokio::time::sleep(left)),
             ending: Some(Box::pin(ending)),
             linger: None,
-            is_told: false,
+            has_sent_goaway: false,
         }
     }
 
@@ -54,8 +54,8 @@ impl<C: Drain> TimedConnection<C> {
             match self.timeouts.time_left() {
                 // An HTTP/2 client may be sending a request. GOAWAY tells it first which requests
                 // were received.
-                None if self.timeouts.is_http2() && !self.is_told => {
-                    self.is_told = true;
+                None if self.timeouts.is_http2() && !self.has_sent_goaway => {
+                    self.has_sent_goaway = true;
                     self.connection.drain();
                     self.timer.as_mut().reset(after(GOODBYE));
                     context.waker().wake_by_ref();

@@ -134,7 +134,7 @@ impl Timeouts {
             .is_ok()
     }
 
-    /// Records a response that is target to be sent.
+    /// Records a response that is about to be sent.
     pub(crate) fn response_pending(&self) {
         if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
             self.pending_since

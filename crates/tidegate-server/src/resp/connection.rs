@@ -64,24 +64,24 @@ impl Session {
 
 /// A connection as a future that completes when it ends.
 pub(super) struct RespConnection {
-    talking: Pin<Box<dyn Future<Output = ()> + Send>>,
-    ending: Arc<Ending>,
+    session_future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    drain_signal: Arc<DrainSignal>,
 }
 
 /// The signal to drain.
 #[derive(Default)]
-struct Ending {
-    next_request_started: AtomicBool,
-    begins: Notify,
+struct DrainSignal {
+    is_set: AtomicBool,
+    notify: Notify,
 }
 
 impl RespConnection {
     pub(super) fn new(server: Arc<Server>, stream: Stream) -> Self {
         static NEXT: AtomicI64 = AtomicI64::new(1);
-        let ending = Arc::new(Ending::default());
+        let drain_signal = Arc::new(DrainSignal::default());
         let session = Session::new(NEXT.fetch_add(1, Ordering::Relaxed));
         let held = server.commands.held();
-        let talk = Conversation {
+        let session_loop = RespSession {
             server,
             stream,
             session,
@@ -89,10 +89,10 @@ impl RespConnection {
             input: Vec::new(),
             held,
         };
-        let known = Arc::clone(&ending);
+        let known = Arc::clone(&drain_signal);
         Self {
-            talking: Box::pin(async move { talk.run(&known).await }),
-            ending,
+            session_future: Box::pin(async move { session_loop.run(&known).await }),
+            drain_signal,
         }
     }
 }
@@ -101,20 +101,18 @@ impl Future for RespConnection {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.talking.as_mut().poll(context)
+        self.session_future.as_mut().poll(context)
     }
 }
 
 impl Drain for RespConnection {
     fn drain(&mut self) {
-        self.ending
-            .next_request_started
-            .store(true, Ordering::Relaxed);
-        self.ending.begins.notify_one();
+        self.drain_signal.is_set.store(true, Ordering::Relaxed);
+        self.drain_signal.notify.notify_one();
     }
 }
 
-struct Conversation {
+struct RespSession {
     server: Arc<Server>,
     stream: Stream,
     session: Session,
@@ -130,10 +128,10 @@ const FREE: usize = 16 * 1024;
 /// The maximum size of a command before a client is authenticated.
 const MAX_UNAUTHENTICATED: usize = 4 * 1024;
 
-impl Conversation {
-    async fn run(mut self, ending: &Ending) {
+impl RespSession {
+    async fn run(mut self, drain_signal: &DrainSignal) {
         let mut chunk = FIRST_READ;
-        let mut ended = std::pin::pin!(ending.begins.notified());
+        let mut ended = std::pin::pin!(drain_signal.notify.notified());
         loop {
             // Without room in the budget, commands are read in smaller parts.
             if chunk > FREE
@@ -146,7 +144,7 @@ impl Conversation {
             self.input.reserve(chunk);
             let room = self.input.capacity() - self.input.len();
             // Commands that have arrived are answered, and no more, however much the client sends.
-            let is_last = ending.next_request_started.load(Ordering::Relaxed);
+            let is_last = drain_signal.is_set.load(Ordering::Relaxed);
             let read = tokio::select! {
                 biased;
                 read = self.stream.read_buf(&mut self.input) => read,

@@ -1,4 +1,4 @@
-//! Reads snapshots. Rejects everything that no store could have change.
+//! Reads snapshots. Rejects everything that no store could have written.
 
 use std::hash::Hasher;
 
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
             high: self.number()?,
             tag,
         };
-        // An empty slot has the fingerprint 0, so an entry with it would not be stats.
+        // An empty slot has the fingerprint 0, so an entry with it would not be counted.
         if fingerprint.is_zero() || usize::from(fingerprint.group().0) >= group_count {
             return Err(RestoreError::Damaged(
                 "an entry has an impossible fingerprint",

@@ -5,7 +5,7 @@
 //! everything. Numbers are little-endian.
 //!
 //! A snapshot contains the store's secret, so only its owner may read it. The checksum detects
-//! damage, not forgery: `decode.rs` accepts nothing that a store could not have change.
+//! damage, not forgery: `decode.rs` accepts nothing that a store could not have written.
 
 mod decode;
 mod encode;
@@ -63,7 +63,7 @@ impl MemoryStore {
     /// Writes the content of the store, for [`MemoryStoreBuilder::restore`]. Returns the number of
     /// keys.
     ///
-    /// Checks continue during the write, and each key is change as of some time in between. The
+    /// Checks continue during the write, and each key is written as of some time in between. The
     /// snapshot contains the store's secret.
     ///
     /// # Errors
