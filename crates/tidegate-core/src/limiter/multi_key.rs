@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::RemoteGuard;
 use super::batch::LimiterRequest;
 use crate::algorithm::Claims;
+use crate::clock::Timestamp;
 use crate::decision::{Decision, Degraded};
 use crate::store::{Admission, Store, StoreError};
 
@@ -21,23 +22,8 @@ pub(crate) async fn check_all<S: Store>(
     let Some(first) = asked.first() else {
         return Ok(Admissions::new());
     };
-    // A cached denial hides how long other limiters deny, so the cache is used only if it has them
-    // all.
-    let cached: Option<SmallVec<[Decision; 1]>> = asked
-        .iter()
-        .map(|one| {
-            if one.is_repeated_in(asked) {
-                None
-            } else {
-                one.cached()
-            }
-        })
-        .collect();
-    if let Some(cached) = cached {
-        return Ok(cached
-            .into_iter()
-            .map(|decision| Some((decision, Claims::new())))
-            .collect());
+    if let Some(cached) = all_cached(asked) {
+        return Ok(cached);
     }
     if let ([one], false) = (asked, wants_claims) {
         let decision = one.limiter.shared.check(one.key, one.cost).await?;
@@ -58,33 +44,44 @@ pub(crate) async fn check_all<S: Store>(
     };
     match admitted {
         Err(error) => fall_back(asked, error),
-        Ok(admissions) => {
-            let is_denied = admissions
-                .iter()
-                .flatten()
-                .any(|(decision, _)| decision.is_denied());
-            let take = |(one, admission): (&LimiterRequest<'_, S>, Option<Admission>)| {
-                let (decision, claims) = admission?;
-                let decision = match (&one.limiter.shared.guard, asked_at) {
-                    // A key that would have allowed the request was not taken from, and is not
-                    // counted.
-                    (Some(guard), Some(at)) if decision.is_denied() || !is_denied => {
-                        // A repeated key was denied for the summed cost, which says nothing about
-                        // its own.
-                        let cost = if one.is_repeated_in(asked) {
-                            None
-                        } else {
-                            Some(one.cost)
-                        };
-                        guard.take(one.key, cost, at, decision)
-                    }
-                    _ => decision,
-                };
-                Some((decision, claims))
-            };
-            Ok(asked.iter().zip(admissions).map(take).collect())
-        }
+        Ok(admissions) => Ok(recorded(asked, admissions, asked_at)),
     }
+}
+
+/// Returns the denials of all limiters if the deny cache has every one. A single cached denial would
+/// hide how long the other limiters deny.
+fn all_cached<S: Store>(asked: &[LimiterRequest<'_, S>]) -> Option<Admissions> {
+    let cached = |one: &LimiterRequest<'_, S>| {
+        let decision = (!one.is_repeated_in(asked)).then(|| one.cached())??;
+        Some(Some((decision, Claims::new())))
+    };
+    asked.iter().map(cached).collect()
+}
+
+/// Counts the decisions of a remote store and caches its denials.
+fn recorded<S: Store>(
+    asked: &[LimiterRequest<'_, S>],
+    admissions: Vec<Option<Admission>>,
+    asked_at: Option<Timestamp>,
+) -> Admissions {
+    let is_denied = admissions
+        .iter()
+        .flatten()
+        .any(|(decision, _)| decision.is_denied());
+    let record = |(one, admission): (&LimiterRequest<'_, S>, Option<Admission>)| {
+        let (decision, claims) = admission?;
+        let decision = match (&one.limiter.shared.guard, asked_at) {
+            // A key that would have allowed the request was not taken from, and is not counted.
+            (Some(guard), Some(at)) if decision.is_denied() || !is_denied => {
+                // A repeated key was denied for the summed cost, which says nothing about its own.
+                let cost = (!one.is_repeated_in(asked)).then_some(one.cost);
+                guard.take(one.key, cost, at, decision)
+            }
+            _ => decision,
+        };
+        Some((decision, claims))
+    };
+    asked.iter().zip(admissions).map(record).collect()
 }
 
 /// Applies each limiter's failure policy. If one denies, costs taken locally are given back.

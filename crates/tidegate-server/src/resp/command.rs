@@ -100,58 +100,54 @@ pub(super) fn answer(
         (Some(CommandName::Client), [subcommand, rest @ ..]) => {
             client(subcommand, rest, session, replies)
         }
-        (Some(CommandName::Command), [subcommand, ..])
-            if subcommand.eq_ignore_ascii_case(b"COUNT") =>
-        {
-            replies.integer(0)
-        }
-        (Some(CommandName::Command), [subcommand, ..])
-            if subcommand.eq_ignore_ascii_case(b"DOCS") =>
-        {
-            replies.map(session.version, 0);
-        }
-        (Some(CommandName::Command), _) => replies.array(0),
+        (Some(CommandName::Command), _) => command(arguments, session.version, replies),
         (Some(CommandName::Config), [subcommand, names @ ..])
             if subcommand.eq_ignore_ascii_case(b"GET") =>
         {
             config(names, session.version, replies);
         }
         (Some(CommandName::Info), _) => info(replies),
-        (Some(_), _) => {
-            let shown = String::from_utf8_lossy(words[0]).to_ascii_lowercase();
-            replies.error(&format!(
-                "ERR wrong number of arguments for '{shown}' command"
-            ));
-        }
+        (Some(_), _) => wrong_number_of_arguments(words[0], replies),
         (None, _) => unknown(words, replies),
     }
     AfterCommand::Continue
 }
 
+/// Answers COMMAND: clients ask for it when they connect, and need no list.
+fn command(arguments: &[&[u8]], version: Version, replies: &mut Replies) {
+    let is = |name: &[u8]| {
+        let first = arguments.first();
+        first.is_some_and(|subcommand| subcommand.eq_ignore_ascii_case(name))
+    };
+    if is(b"COUNT") {
+        replies.integer(0);
+    } else if is(b"DOCS") {
+        replies.map(version, 0);
+    } else {
+        replies.array(0);
+    }
+}
+
+fn wrong_number_of_arguments(command: &[u8], replies: &mut Replies) {
+    let shown = String::from_utf8_lossy(command).to_ascii_lowercase();
+    replies.error(&format!(
+        "ERR wrong number of arguments for '{shown}' command"
+    ));
+}
+
 /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`
 fn hello(arguments: &[&[u8]], session: &mut Session, active: &ActiveConfig, replies: &mut Replies) {
-    let (version, mut options) = match arguments {
+    let (version, options) = match arguments {
         [] => (session.version, &[][..]),
         [b"2", options @ ..] => (Version::Two, options),
         [b"3", options @ ..] => (Version::Three, options),
         _ => return replies.error("NOPROTO unsupported protocol version"),
     };
-    let mut name = None;
-    while !options.is_empty() {
-        options = match options {
-            [option, _, password, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
-                if !session.authenticate(active, password) {
-                    return wrong_password(active, replies);
-                }
-                rest
-            }
-            [option, given, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
-                name = Some(given.to_vec());
-                rest
-            }
-            _ => return replies.error("ERR syntax error in HELLO"),
-        };
-    }
+    let name = match hello_options(options, session, active) {
+        Ok(name) => name,
+        Err(HelloError::WrongPassword) => return wrong_password(active, replies),
+        Err(HelloError::Syntax) => return replies.error("ERR syntax error in HELLO"),
+    };
     if !session.may(active, Scope::Check) {
         return replies.error(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
@@ -160,6 +156,42 @@ fn hello(arguments: &[&[u8]], session: &mut Session, active: &ActiveConfig, repl
     }
     session.version = version;
     session.name = name.or_else(|| session.name.take());
+    describe_server(session, replies);
+}
+
+enum HelloError {
+    WrongPassword,
+    Syntax,
+}
+
+/// Authenticates the session if the options ask for it. Returns the name of the client, if given.
+fn hello_options(
+    mut options: &[&[u8]],
+    session: &mut Session,
+    active: &ActiveConfig,
+) -> Result<Option<Vec<u8>>, HelloError> {
+    let mut name = None;
+    while !options.is_empty() {
+        options = match options {
+            [option, _, password, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+                if !session.authenticate(active, password) {
+                    return Err(HelloError::WrongPassword);
+                }
+                rest
+            }
+            [option, given, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                name = Some(given.to_vec());
+                rest
+            }
+            _ => return Err(HelloError::Syntax),
+        };
+    }
+    Ok(name)
+}
+
+/// The reply to HELLO.
+fn describe_server(session: &Session, replies: &mut Replies) {
+    let version = session.version;
     replies.map(version, 7);
     for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
         replies.bulk(name.as_bytes());
