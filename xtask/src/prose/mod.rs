@@ -24,6 +24,10 @@ pub(crate) fn lint(root: &Path) -> anyhow::Result<()> {
             findings += 1;
         }
     }
+    for (file, line) in text::wide_lines(root)? {
+        eprintln!("{file}:{line}: wider than 100 columns: wrap it");
+        findings += 1;
+    }
     if findings > 0 {
         bail!("{findings} findings in the prose: see \"How we write\" in CONTRIBUTING.md");
     }

@@ -226,3 +226,23 @@ fn markdown(file: &str, text: &str, passages: &mut Vec<Passage>) {
 pub(crate) fn without_code(text: &str) -> String {
     text.split('`').step_by(2).collect::<Vec<_>>().join(" ")
 }
+
+/// Returns the Markdown lines wider than 100 columns, except tables, code and link definitions.
+pub(crate) fn wide_lines(root: &Path) -> anyhow::Result<Vec<(String, usize)>> {
+    let mut wide = Vec::new();
+    for file in tracked_files(root)? {
+        if !file.ends_with(".md") {
+            continue;
+        }
+        let text = std::fs::read_to_string(root.join(&file))?;
+        let mut in_code = false;
+        for (index, line) in text.lines().enumerate() {
+            in_code ^= line.trim_start().starts_with("```");
+            let is_free = in_code || line.starts_with('|') || line.starts_with('[');
+            if !is_free && line.chars().count() > 100 {
+                wide.push((file.clone(), index + 1));
+            }
+        }
+    }
+    Ok(wide)
+}
