@@ -87,10 +87,10 @@ impl<S: Store> CompiledPolicies<S> {
             let known: Vec<&str> = self.set.names().map(Name::as_str).collect();
             CheckError::UnknownPolicy {
                 name: name.chars().filter(|c| !c.is_control()).take(64).collect(),
-                known: if known.is_empty() {
-                    "none (no policies are configured)".to_owned()
+                expected: if known.is_empty() {
+                    "no policies are configured".to_owned()
                 } else {
-                    known.join(", ")
+                    format!("expected one of {}", known.join(", "))
                 },
             }
         })

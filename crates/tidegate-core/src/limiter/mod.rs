@@ -96,12 +96,12 @@ pub enum CheckError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The gate has no policy of this name.
-    #[error("unknown policy `{name}`: expected one of {known}")]
+    #[error("unknown policy `{name}`: {expected}")]
     UnknownPolicy {
         /// The name given.
         name: String,
-        /// The names of the existing policies.
-        known: String,
+        /// The existing policies, as the message names them.
+        expected: String,
     },
     /// The request names more policies than one atomic call can hold.
     #[error("{count} policies in one request: expected at most {MAX_POLICIES}")]

@@ -133,10 +133,10 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         // A caller with a shorter timeout dropped the round trip. A long wait counts against Redis.
-        let max_idle = self.node.settings().timeout / 2;
+        let long_wait = self.node.settings().timeout / 2;
         if self
             .in_flight_since
-            .is_some_and(|since| since.elapsed() >= max_idle)
+            .is_some_and(|since| since.elapsed() >= long_wait)
         {
             self.node
                 .transition(|state| state.timed_out(self.generation));

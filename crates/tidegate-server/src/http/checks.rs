@@ -409,7 +409,7 @@ fn inline(gate: &Gate<AnyStore>, limits: &str) -> Result<Inline, Problem> {
 fn problem(error: CheckError) -> Problem {
     match error {
         CheckError::UnknownPolicy { .. } => Problem::not_found(format!(
-            "{error}, or `limits` such as \"100/minute\" instead of `policy`"
+            "{error}; `limits` such as \"100/minute\" need no policy"
         )),
         CheckError::Store(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         CheckError::EmptyKey(_)
