@@ -75,7 +75,7 @@ fn under_load(
                             .store
                             .is_some_and(|store| store.breaker == Breaker::Open);
                         let started = Instant::now();
-                        let _ = limiter.check(&format!("user:{caller}")).wait();
+                        let _ = limiter.check(&format!("user:{caller}")).blocking();
                         waits.push((started.elapsed(), is_open));
                         std::thread::sleep(Duration::from_millis(8));
                     }
@@ -105,7 +105,7 @@ fn until_decided(limiter: &Limiter<AnyStore>, keys: usize) -> anyhow::Result<Dur
         let is_decided = || {
             limiter
                 .check(&key)
-                .wait()
+                .blocking()
                 .is_ok_and(|decision| decision.degraded().is_none())
         };
         anyhow::ensure!(

@@ -96,7 +96,7 @@ pub(crate) fn check(options: &CheckOptions) -> anyhow::Result<ExitCode> {
         .limiter
         .check(&options.on.key)
         .cost(options.cost)
-        .wait()?;
+        .blocking()?;
     options
         .on
         .print(&connected, &decision, Some(options.cost))?;
@@ -113,7 +113,7 @@ pub(crate) fn peek(options: &KeyOptions) -> anyhow::Result<ExitCode> {
         .limiter
         .check(&options.key)
         .cost(Cost::ZERO)
-        .wait()?;
+        .blocking()?;
     options.print(&connected, &decision, None)?;
     // If the remaining amount is unknown, the failure policy's decision counts.
     let is_known = decision.degraded().is_none() || connected.is_local();
@@ -129,12 +129,12 @@ pub(crate) fn reset(options: &KeyOptions) -> anyhow::Result<ExitCode> {
         return options.ask_server("reset", None);
     }
     let connected = options.connect()?;
-    connected.limiter.reset(&options.key).wait()?;
+    connected.limiter.reset(&options.key).blocking()?;
     let decision = connected
         .limiter
         .check(&options.key)
         .cost(Cost::ZERO)
-        .wait()?;
+        .blocking()?;
     options.print(&connected, &decision, None)?;
     Ok(ExitCode::SUCCESS)
 }

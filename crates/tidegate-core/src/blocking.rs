@@ -5,11 +5,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+use crate::store::BlockingError;
+
 struct Unpark(Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
+    }
+}
+
+/// Fails in async code, where blocking the thread would block other tasks.
+pub(crate) fn ensure_no_runtime() -> Result<(), BlockingError> {
+    match tokio::runtime::Handle::try_current() {
+        Ok(_) => Err(BlockingError::new()),
+        Err(_) => Ok(()),
     }
 }
 

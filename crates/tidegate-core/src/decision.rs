@@ -1,6 +1,8 @@
-//! Decisions: the result of a check.
+//! Decisions: the result of a check. `denied` has the error for a denial.
 
 use std::time::Duration;
+
+use crate::denied::{Denied, DenialReason};
 
 /// The result of a check: whether the request may proceed, how much is left, and when to retry.
 ///
@@ -23,12 +25,15 @@ use std::time::Duration;
 /// assert_eq!((decision.limit(), decision.remaining()), (2, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "a denied request must not proceed: use `or_deny()?`, `is_allowed` or `outcome`"]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     pub(crate) kind: OutcomeKind,
     /// The delay of an allowed request, or the wait of a denied one, in nanoseconds.
     pub(crate) wait: u64,
     pub(crate) reset_after: u64,
+    /// The reset time of the limit at `limit_index`.
+    pub(crate) limit_reset_after: u64,
     pub(crate) limit: u32,
     pub(crate) remaining: u32,
     pub(crate) limit_index: u32,
@@ -44,6 +49,7 @@ impl std::fmt::Debug for Decision {
             .field("remaining", &self.remaining)
             .field("reset_after", &self.reset_after())
             .field("limit_index", &self.limit_index)
+            .field("limit_reset_after", &self.limit_reset_after())
             .field("degraded", &self.degraded)
             .finish()
     }
@@ -113,6 +119,101 @@ impl std::fmt::Display for Degraded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// The figures of one limit of a policy.
+///
+/// For a denied request they describe this limit alone: it may have room although another limit
+/// denied the request.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::Limiter;
+///
+/// let limiter = Limiter::memory("5/second; fixed_window 100/day".parse()?);
+/// let (decision, limits) = limiter.check("user:42").with_limits().now()?;
+/// assert!(decision.is_allowed());
+/// assert_eq!((limits[0].remaining(), limits[1].remaining()), (4, 99));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitFigures {
+    pub(crate) kind: OutcomeKind,
+    pub(crate) wait: u64,
+    pub(crate) reset_after: u64,
+    pub(crate) limit: u32,
+    pub(crate) remaining: u32,
+}
+
+impl LimitFigures {
+    /// Returns `true` if this limit allows the request.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.kind, OutcomeKind::Allowed)
+    }
+
+    /// Returns the capacity in units.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit as u64
+    }
+
+    /// Returns the number of requests of cost 1 that this limit would allow right now.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.remaining as u64
+    }
+
+    /// Returns the reason for which this limit denies the request, or `None` if it allows it.
+    #[must_use]
+    pub const fn reason(&self) -> Option<DenialReason> {
+        match self.kind {
+            OutcomeKind::Allowed => None,
+            OutcomeKind::Denied => Some(DenialReason::Limited),
+            OutcomeKind::Never => Some(DenialReason::CostAboveCapacity),
+        }
+    }
+
+    /// Returns the shortest wait after which this limit allows the request. Returns `None` if it
+    /// allows it now, and also if it never does.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.kind {
+            OutcomeKind::Denied => Some(Duration::from_nanos(self.wait)),
+            OutcomeKind::Allowed | OutcomeKind::Never => None,
+        }
+    }
+
+    /// Returns the shortest wait after which the whole capacity of this limit is free.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_nanos(self.reset_after)
+    }
+
+    /// Returns the figures with durations rounded up to a store's tick.
+    pub(crate) fn rounded_up(mut self, tick: u64) -> Self {
+        self.wait = round_up(self.wait, tick);
+        self.reset_after = round_up(self.reset_after, tick);
+        self
+    }
+}
+
+/// The figures of the limit that a decision names.
+impl From<&Decision> for LimitFigures {
+    fn from(decision: &Decision) -> Self {
+        Self {
+            kind: decision.kind,
+            wait: if decision.is_allowed() { 0 } else { decision.wait },
+            reset_after: decision.limit_reset_after,
+            limit: decision.limit,
+            remaining: decision.remaining,
+        }
+    }
+}
+
+fn round_up(nanos: u64, tick: u64) -> u64 {
+    nanos.div_ceil(tick).saturating_mul(tick)
 }
 
 /// The outcome of a request.
@@ -336,6 +437,80 @@ impl Decision {
         self.limit_index as usize
     }
 
+    /// Returns the shortest wait after which the limit at [`limit_index`](Self::limit_index) is
+    /// wholly free.
+    ///
+    /// [`reset_after`](Self::reset_after) is the longest of all limits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Limiter, ManualClock, MemoryStore};
+    ///
+    /// let store = MemoryStore::builder().clock(ManualClock::new()).build()?;
+    /// let limiter = Limiter::new(store, "5/second; fixed_window 100/day".parse()?);
+    /// let decision = limiter.check("user:42").now()?;
+    /// assert_eq!(decision.limit_reset_after(), Duration::from_millis(200));
+    /// assert!(decision.reset_after() > Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    #[must_use]
+    pub const fn limit_reset_after(&self) -> Duration {
+        Duration::from_nanos(self.limit_reset_after)
+    }
+
+    /// Returns the reason for a denial, or `None` if the request may proceed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{DenialReason, Limiter};
+    ///
+    /// let limiter = Limiter::memory("2/minute".parse()?);
+    /// assert_eq!(limiter.check("user:42").cost(2).now()?.reason(), None);
+    /// assert_eq!(limiter.check("user:42").now()?.reason(), Some(DenialReason::Limited));
+    /// let reason = limiter.check("user:42").cost(3).now()?.reason();
+    /// assert_eq!(reason, Some(DenialReason::CostAboveCapacity));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn reason(&self) -> Option<DenialReason> {
+        match self.kind {
+            OutcomeKind::Allowed => None,
+            _ if !self.has_figures() => Some(DenialReason::Outage),
+            OutcomeKind::Denied => Some(DenialReason::Limited),
+            OutcomeKind::Never => Some(DenialReason::CostAboveCapacity),
+        }
+    }
+
+    /// Returns the decision if the request may proceed, and otherwise an error that carries it.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Denied`] if the request must not proceed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Denied, Limiter};
+    ///
+    /// let limiter = Limiter::memory("1/minute".parse()?);
+    /// limiter.check("user:42").now()?.or_deny()?;
+    /// let denied: Denied = limiter.check("user:42").now()?.or_deny().unwrap_err();
+    /// assert!(denied.retry_after().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub const fn or_deny(self) -> Result<Self, Denied> {
+        if self.is_allowed() {
+            Ok(self)
+        } else {
+            Err(Denied::of(self))
+        }
+    }
+
     /// Returns the reason why the failure policy answered, or `None` if the store did.
     ///
     /// With [`FailurePolicy::Local`](crate::FailurePolicy::Local) the figures are those of this
@@ -372,9 +547,9 @@ impl Decision {
 
     /// Returns the decision with its durations rounded up to a store's tick.
     pub(crate) fn rounded_up(mut self, tick: u64) -> Self {
-        let up = |nanos: u64| nanos.div_ceil(tick).saturating_mul(tick);
-        self.wait = up(self.wait);
-        self.reset_after = up(self.reset_after);
+        self.wait = round_up(self.wait, tick);
+        self.reset_after = round_up(self.reset_after, tick);
+        self.limit_reset_after = round_up(self.limit_reset_after, tick);
         self
     }
 }

@@ -8,8 +8,8 @@ use crate::store::ANY_RATE;
 
 /// Returns the identity of a policy's counters in a namespace.
 ///
-/// - Without a namespace the identity is the whole policy: `fw/5/1m`, `tb/100/1m/20`. The order of
-///   limits does not matter.
+/// - Without a namespace the identity is the whole policy: `fw/5/1m`, `tb/100/1m/20/d50` (rate,
+///   burst, debt). The order of limits does not matter.
 /// - In a namespace, windows and logs are identified by algorithm, anchor and period (`fw/1m`), so
 ///   that a changed limit keeps the counts. A single bucket is identified by all of its numbers.
 /// - A bucket beside other limits is `tb`. Its numbers are stored with its state, see
@@ -46,10 +46,15 @@ fn limit_identity(limit: &Limit, namespace: &str, limit_count: usize) -> String 
         name.to_owned()
     } else if !namespace.is_empty() && !is_bucket {
         format!("{name}/{period}")
-    } else if limit.capacity() == limit.limit() {
-        format!("{name}/{}/{period}", limit.limit())
     } else {
-        format!("{name}/{}/{period}/{}", limit.limit(), limit.capacity())
+        let mut text = format!("{name}/{}/{period}", limit.limit());
+        if limit.capacity() != limit.limit() {
+            text += &format!("/{}", limit.capacity());
+        }
+        if limit.max_debt() > 0 {
+            text += &format!("/d{}", limit.max_debt());
+        }
+        text
     }
 }
 
@@ -74,16 +79,22 @@ fn period(ms: u128) -> String {
 pub struct BucketNumbers {
     limit: u32,
     burst: u32,
+    debt: u32,
     period_ms: u64,
 }
 
+/// Limits, bursts and debts are at most 10^9, so they fit in 30 bits. A period takes at most 35.
+const UNIT_BITS: u32 = 30;
+const PERIOD_BITS: u32 = 38;
+
 impl BucketNumbers {
-    /// Returns the numbers of a limit. Limits and bursts are at most 10^9, so they fit in 32 bits.
+    /// Returns the numbers of a limit.
     #[must_use]
     pub const fn new(limit: &Limit) -> Self {
         Self {
             limit: limit.limit() as u32,
             burst: limit.capacity() as u32,
+            debt: limit.max_debt() as u32,
             period_ms: limit.period().as_millis() as u64,
         }
     }
@@ -91,19 +102,23 @@ impl BucketNumbers {
     /// Returns the numbers as bytes, most significant first.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {
-        let number =
-            (self.limit as u128) << 96 | (self.burst as u128) << 64 | self.period_ms as u128;
+        let mut number = self.limit as u128;
+        number = number << UNIT_BITS | self.burst as u128;
+        number = number << UNIT_BITS | self.debt as u128;
+        number = number << PERIOD_BITS | self.period_ms as u128;
         number.to_be_bytes()
     }
 
     /// Creates the numbers from the output of [`to_bytes`](Self::to_bytes).
     #[must_use]
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let number = u128::from_be_bytes(bytes);
+        let units = |shift: u32| (number >> shift) as u32 & ((1 << UNIT_BITS) - 1);
         Self {
-            limit: (number >> 96) as u32,
-            burst: (number >> 64) as u32,
-            period_ms: number as u64,
+            limit: units(PERIOD_BITS + 2 * UNIT_BITS),
+            burst: units(PERIOD_BITS + UNIT_BITS),
+            debt: units(PERIOD_BITS),
+            period_ms: number as u64 & ((1 << PERIOD_BITS) - 1),
         }
     }
 }
@@ -131,6 +146,24 @@ mod tests {
             id("sliding_window_log 5 per 90 s; gcra 1/s", ""),
             "sl/5/90s+gc/1/1s"
         );
+    }
+
+    #[test]
+    fn debt_is_part_of_the_identity_of_unnamed_limits_and_of_buckets() {
+        assert_eq!(id("100/minute debt=50", ""), "tb/100/1m/d50");
+        assert_eq!(id("100/minute burst=20 debt=50", "api"), "tb/100/1m/20/d50");
+        assert_eq!(id("fixed_window 5/minute debt=9", ""), "fw/5/1m/d9");
+        assert_eq!(id("fixed_window 5/minute debt=9", "api"), "fw/1m");
+    }
+
+    #[test]
+    fn bucket_numbers_survive_their_bytes() {
+        let largest = "token_bucket 1_000_000_000 per 366 days burst=999_999_999 debt=1_000_000_000";
+        for text in [largest, "1/ms", "gcra 3/min burst=6 debt=3"] {
+            let policy: Policy = text.parse().unwrap();
+            let numbers = BucketNumbers::new(&policy.limits()[0]);
+            assert_eq!(BucketNumbers::from_bytes(numbers.to_bytes()), numbers, "{text}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod blocking;
 mod clock;
 mod cost;
 mod decision;
+mod denied;
 mod gate;
 mod hardware;
 mod health;
@@ -34,11 +35,13 @@ mod sync;
 
 #[doc(hidden)]
 pub use algorithm::{Claim, Claims};
-pub use clock::{Clock, ManualClock, Timestamp};
+pub use clock::{Clock, ManualClock, SleepFuture, TimeSource, Timestamp};
 pub use cost::{Cost, CostError};
-pub use decision::{Decision, Degraded, Outcome};
+pub use decision::{Decision, Degraded, LimitFigures, Outcome};
+pub use denied::{DenialReason, Denied, Usage};
 pub use gate::{
-    BucketLimit, Gate, GateBuilder, GateCheck, PolicyCounters, PolicyDecision, PolicyLabel,
+    ActualCosts, BucketLimit, Gate, GateBuilder, GateCharge, GateCheck, GatePeek, GateRefund,
+    GateRequest, GateRequestKind, GateReset, PolicyCounters, PolicyDecision, PolicyLabel,
     PolicyOutcome, Receipt, Verdict,
 };
 #[doc(hidden)]
@@ -46,10 +49,11 @@ pub use health::Histogram;
 pub use health::{Breaker, Latency, StoreHealth};
 #[doc(hidden)]
 pub use identity::{BucketNumbers, identity};
-pub use key::{EmptyKey, Key};
+pub use key::{AsKey, EmptyKey, IntoKey, Key, KeyBuf, KeyPart};
 pub use limiter::{
-    Check, CheckError, CheckFuture, CheckMany, CheckWithReceipt, Counters, FailurePolicy, Limiter,
-    LimiterBuilder, LimiterRequest, Refund, Reset,
+    Acquire, AcquireError, Charge, Check, CheckError, CheckFuture, CheckMany, CheckWithLimits,
+    CheckWithReceipt, Counters, FailurePolicy, GlobalLimiter, Limiter, LimiterBuilder,
+    LimiterRequest, Peek, PeekWithLimits, Refund, Request, RequestKind, Reset, kind,
 };
 pub use maybe_ready::MaybeReady;
 pub use memory::{
@@ -63,7 +67,7 @@ pub use record::Record;
 pub use record::Settlement;
 #[doc(hidden)]
 pub use store::{ANY_RATE, Admission};
-pub use store::{BlockingError, Store, StoreError};
+pub use store::{BlockingError, Charged, Store, StoreError};
 #[doc(hidden)]
 pub use striped::StripedCounters;
 pub use subject::Subject;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::key::{EmptyKey, Key};
+use crate::key::{EmptyKey, IntoKey};
 use crate::limiter::FailurePolicy;
 use crate::name::{Name, NameError};
 use crate::policy::Policy;
@@ -136,6 +136,7 @@ pub struct Rules {
     pub(crate) exceptions: HashMap<Box<[u8]>, Exception>,
     pub(crate) has_shared_tiers: bool,
     pub(crate) is_shadow: bool,
+    pub(crate) rejects_unknown_tiers: bool,
     pub(crate) candidate: Option<Policy>,
     pub(crate) failure: Option<FailurePolicy>,
 }
@@ -177,6 +178,7 @@ impl Rules {
             exceptions: HashMap::new(),
             has_shared_tiers: false,
             is_shadow: false,
+            rejects_unknown_tiers: false,
             candidate: None,
             failure: None,
         }
@@ -233,6 +235,27 @@ impl Rules {
         self
     }
 
+    /// Rejects requests with a tier that the policy does not have. By default, they use the default
+    /// limits and are [counted](crate::PolicyCounters::unknown_tiers).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/minute".parse()?)
+    ///     .tier("gold", "50/minute".parse()?)?
+    ///     .reject_unknown_tiers();
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// let error = gate.check("api", "user:42").tier("iron").now().unwrap_err();
+    /// assert_eq!(error.to_string(), "unknown tier `iron` of policy `api`: expected one of gold");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reject_unknown_tiers(mut self) -> Self {
+        self.rejects_unknown_tiers = true;
+        self
+    }
+
     /// Adds an exception for one key, whatever its tier.
     ///
     /// # Errors
@@ -249,11 +272,13 @@ impl Rules {
     /// assert!(gate.check("api", "mallory").now()?.is_denied());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn exception(self, key: &str, exception: Exception) -> Result<Self, PolicySetError> {
-        self.except(
-            encoded(None, Key::new(key.as_bytes())?).to_vec().into(),
-            exception,
-        )
+    pub fn exception<'a>(
+        self,
+        key: impl IntoKey<'a>,
+        exception: Exception,
+    ) -> Result<Self, PolicySetError> {
+        let key = encoded(None, &key.into_key())?.to_vec();
+        self.except(key.into(), exception)
     }
 
     /// Adds an exception for one key of one tenant.
@@ -273,18 +298,14 @@ impl Rules {
     /// assert!(gate.check("api", "ann").tenant("initech").now()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn tenant_exception(
+    pub fn tenant_exception<'a>(
         self,
         tenant: &str,
-        key: &str,
+        key: impl IntoKey<'a>,
         exception: Exception,
     ) -> Result<Self, PolicySetError> {
-        self.except(
-            encoded(Some(tenant), Key::new(key.as_bytes())?)
-                .to_vec()
-                .into(),
-            exception,
-        )
+        let key = encoded(Some(tenant), &key.into_key())?.to_vec();
+        self.except(key.into(), exception)
     }
 
     fn except(mut self, key: Box<[u8]>, exception: Exception) -> Result<Self, PolicySetError> {

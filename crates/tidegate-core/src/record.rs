@@ -1,12 +1,15 @@
 //! Records: the state of one key under a policy, and the pure step that updates it.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
-use crate::algorithm::{self, Algorithm, Claim, Claims, Step, StepState};
+use crate::algorithm::{self, Algorithm, Claim, Claims, StateChange, Step, StepState};
 use crate::clock::Timestamp;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::policy::Policy;
+use crate::store::{Admission, Charged};
 
 /// The state of one key under a policy: one state per limit.
 ///
@@ -133,13 +136,59 @@ impl Policy {
         })
     }
 
-    /// Decides like [`decide`](Self::decide), and returns where an admitted request was counted.
+    /// Decides like [`decide`](Self::decide), and returns where an admitted request was counted and
+    /// the figures of every limit.
     #[doc(hidden)] // For Tidegate's own stores.
-    pub fn admit(&self, record: &mut Record, now: Timestamp, cost: Cost) -> (Decision, Claims) {
+    pub fn admit(&self, record: &mut Record, now: Timestamp, cost: Cost) -> Admission {
         let (now, cost) = (now.as_nanos(), cost.thousandths());
         record.with_states(self, now, |steps, states| {
             let decision = algorithm::decide(steps, states, now, cost).0;
-            (decision, claims(&decision, steps, states, now))
+            admission(decision, steps, states, now, cost)
+        })
+    }
+
+    /// Returns the decision that a request would get, and takes nothing.
+    ///
+    /// The record changes only if it is from the future: it is then moved back to now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::store::Record;
+    /// use tidegate::{Cost, Policy, Timestamp};
+    ///
+    /// let policy: Policy = "fixed_window 1/second".parse()?;
+    /// let (mut record, now) = (Record::default(), Timestamp::from_nanos(0));
+    /// assert!(policy.peek(&mut record, now, Cost::ONE).is_allowed());
+    /// assert!(policy.peek(&mut record, now, Cost::ONE).is_allowed());
+    /// # Ok::<(), tidegate::PolicyError>(())
+    /// ```
+    pub fn peek(&self, record: &mut Record, now: Timestamp, cost: Cost) -> Decision {
+        let (now, cost) = (now.as_nanos(), cost.thousandths());
+        record.with_states(self, now, |steps, states| {
+            algorithm::peek(steps, states, now, cost).0
+        })
+    }
+
+    /// Takes a cost whatever the limits say, as far as their debt allows.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::store::Record;
+    /// use tidegate::{Cost, Policy, Timestamp};
+    ///
+    /// let policy: Policy = "fixed_window 10/second debt=5".parse()?;
+    /// let (mut record, now) = (Record::default(), Timestamp::from_nanos(0));
+    /// let charged = policy.charge(&mut record, now, Cost::try_from(20)?);
+    /// assert_eq!(charged.dropped, Cost::try_from(5)?);
+    /// assert!(charged.decision.is_denied());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn charge(&self, record: &mut Record, now: Timestamp, cost: Cost) -> Charged {
+        let (now, cost) = (now.as_nanos(), cost.thousandths());
+        record.with_states(self, now, |steps, states| {
+            charged(algorithm::charge(steps, states, now, cost)).0
         })
     }
 
@@ -173,12 +222,21 @@ impl Policy {
         record: &mut Record,
         now: Timestamp,
         settlement: &Settlement<'_>,
-    ) -> Decision {
+    ) -> Charged {
         let now = now.as_nanos();
         record.with_states(self, now, |steps, states| {
-            settlement.run(steps, states, now).0
+            charged(settlement.run(steps, states, now)).0
         })
     }
+}
+
+/// Returns the result of a charge, and the change of the states.
+pub(crate) fn charged(
+    (decision, change, dropped): (Decision, StateChange, u64),
+) -> (Charged, StateChange) {
+    // At most the cost of the charge, so it is valid.
+    let dropped = Cost::from_thousandths(dropped).unwrap_or(Cost::MAX);
+    (Charged { decision, dropped }, change)
 }
 
 /// A correction of an admitted request from the cost taken to the actual cost.
@@ -199,7 +257,7 @@ impl Settlement<'_> {
         steps: &[A],
         states: &mut [A::State],
         now: u64,
-    ) -> (Decision, algorithm::StateChange) {
+    ) -> (Decision, StateChange, u64) {
         algorithm::settle(
             steps,
             states,
@@ -211,19 +269,29 @@ impl Settlement<'_> {
     }
 }
 
-/// Returns where a request was counted; nothing if it was denied.
-pub(crate) fn claims<A: Algorithm>(
-    decision: &Decision,
+/// Returns the admission of a request that was decided on these states.
+pub(crate) fn admission<A: Algorithm>(
+    decision: Decision,
     steps: &[A],
     states: &[A::State],
     now: u64,
-) -> Claims {
-    if decision.is_denied() {
-        return Claims::new();
+    cost: u64,
+) -> Admission {
+    let mut claims = Claims::new();
+    if decision.is_allowed() {
+        claims.extend(
+            steps
+                .iter()
+                .zip(states)
+                .map(|(step, state)| step.claim(state, now)),
+        );
     }
-    steps
-        .iter()
-        .zip(states)
-        .map(|(step, state)| step.claim(state, now))
-        .collect()
+    let limits = algorithm::limit_figures(&decision, steps, states, now, cost);
+    let again_after = algorithm::wait(steps, states, now, cost);
+    Admission {
+        decision,
+        claims,
+        limits,
+        again_after: again_after.map(Duration::from_nanos),
+    }
 }

@@ -5,12 +5,12 @@
 
 use std::collections::HashSet;
 
-use crate::algorithm::{Claim, Claims, CounterState, LogState, Step, StepState, WindowState, gcd};
+use crate::algorithm::{Claim, CounterState, LogState, Step, StepState, WindowState, gcd};
 use crate::clock::Timestamp;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::key::Key;
-use crate::policy::{Limit, Policy};
+use crate::policy::{Algorithm, Limit, Policy};
 use crate::record::{Record, Settlement};
 use crate::store::{Admission, Store, StoreError};
 
@@ -43,18 +43,18 @@ pub async fn check_in_order<S: Store + ?Sized>(
     let is_denied = admissions
         .iter()
         .flatten()
-        .any(|(decision, _)| decision.is_denied());
+        .any(|admission| admission.decision.is_denied());
     if failure.is_some() || is_denied {
         for ((plan, key, cost), admission) in requests.iter().zip(&mut admissions) {
-            if let Some((_, claims)) = admission.take_if(|(decision, _)| decision.is_allowed()) {
+            if let Some(taken) = admission.take_if(|one| one.decision.is_allowed()) {
                 let settlement = Settlement {
-                    claims: &claims,
+                    claims: &taken.claims,
                     taken: *cost,
                     actual: Cost::ZERO,
                 };
                 // A cost that cannot be given back stays taken.
                 let look = store.settle(plan, *key, &settlement).await.ok();
-                *admission = look.map(|decision| (decision, Claims::new()));
+                *admission = look.map(|settled| Admission::look(settled.decision));
             }
         }
     }
@@ -218,9 +218,19 @@ pub fn admit(
     record: &mut Record,
     now: Timestamp,
     cost: Cost,
-) -> (Decision, Claims) {
-    let (decision, claims) = policy.admit(record, now, cost);
-    (decision.rounded_up(TICK), claims)
+) -> Admission {
+    let mut admission = policy.admit(record, now, cost);
+    admission.decision = admission.decision.rounded_up(TICK);
+    for figures in &mut admission.limits {
+        *figures = figures.rounded_up(TICK);
+    }
+    // A log returns only what this decision needs, so the next one is unknown.
+    let has_log = policy
+        .limits()
+        .iter()
+        .any(|limit| limit.algorithm() == Algorithm::SlidingWindowLog);
+    admission.again_after = admission.again_after.filter(|_| !has_log);
+    admission
 }
 
 fn state(step: &Step, stored: Stored) -> StepState {

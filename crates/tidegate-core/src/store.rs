@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use crate::algorithm::Claims;
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
-use crate::decision::{Decision, Degraded};
+use crate::decision::{Decision, Degraded, LimitFigures};
 use crate::health::StoreHealth;
 use crate::key::Key;
 use crate::policy::Policy;
@@ -22,9 +22,53 @@ use crate::remote;
 #[doc(hidden)] // For Tidegate's own stores.
 pub const ANY_RATE: &str = "~cell";
 
-/// A decision, and where an admitted request was counted.
+/// A decision, where an admitted request was counted, and the figures of every limit.
 #[doc(hidden)] // For Tidegate's own receipts.
-pub type Admission = (Decision, Claims);
+#[derive(Clone, Debug)]
+pub struct Admission {
+    /// The decision.
+    pub decision: Decision,
+    /// The places where an admitted request was counted. Empty if nothing was taken.
+    pub claims: Claims,
+    /// The figures of every limit, in the policy's order. Empty if there is only one limit, whose
+    /// figures are those of the decision.
+    pub limits: Vec<LimitFigures>,
+    /// The wait until the same request would be allowed again, or `None` if it is unknown.
+    pub again_after: Option<Duration>,
+}
+
+impl Admission {
+    /// Creates an admission without claims.
+    #[must_use]
+    pub fn look(decision: Decision) -> Self {
+        Self {
+            decision,
+            claims: Claims::new(),
+            limits: Vec::new(),
+            again_after: None,
+        }
+    }
+}
+
+/// The result of a charge or a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The decision of a request of cost 0 made right after.
+    pub decision: Decision,
+    /// The cost beyond the debt, which was not counted: the largest of all limits.
+    pub dropped: Cost,
+}
+
+impl Charged {
+    /// Creates the result of a change that dropped nothing.
+    #[must_use]
+    pub const fn whole(decision: Decision) -> Self {
+        Self {
+            decision,
+            dropped: Cost::ZERO,
+        }
+    }
+}
 
 /// A place that keeps counters and decides on them. Every check is atomic.
 ///
@@ -99,23 +143,44 @@ pub trait Store: Send + Sync + 'static {
         key: Key<'_>,
         cost: Cost,
     ) -> impl Future<Output = Result<Admission, StoreError>> + Send {
-        async move { Ok((self.check(plan, key, cost).await?, Claims::new())) }
+        async move { Ok(Admission::look(self.check(plan, key, cost).await?)) }
     }
 
-    /// Corrects an admitted request to its actual cost. Each limit gives back what it still counts
-    /// of the request. Returns the decision of a request of cost 0 made right after.
+    /// Returns the decision that a check of this cost would get, and takes nothing.
+    fn peek(
+        &self,
+        plan: &Self::Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> impl Future<Output = Result<Admission, StoreError>> + Send;
+
+    /// Takes a cost whatever the limits say, as far as their debt allows.
+    fn charge(
+        &self,
+        plan: &Self::Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> impl Future<Output = Result<Charged, StoreError>> + Send;
+
+    /// Corrects an admitted request to its actual cost. If it is lower, each limit gives back what
+    /// it still counts of the request. If it is higher, the difference is charged.
     fn settle(
         &self,
         plan: &Self::Plan,
         key: Key<'_>,
         settlement: &Settlement<'_>,
-    ) -> impl Future<Output = Result<Decision, StoreError>> + Send {
+    ) -> impl Future<Output = Result<Charged, StoreError>> + Send {
         // A store without claims gives back in the same way as a refund.
-        let rest = settlement
-            .taken
-            .checked_sub(settlement.actual)
-            .unwrap_or(Cost::ZERO);
-        self.refund(plan, key, rest)
+        let (taken, actual) = (settlement.taken, settlement.actual);
+        async move {
+            match actual.checked_sub(taken) {
+                Some(extra) => self.charge(plan, key, extra).await,
+                None => {
+                    let rest = taken.checked_sub(actual).unwrap_or(Cost::ZERO);
+                    Ok(Charged::whole(self.refund(plan, key, rest).await?))
+                }
+            }
+        }
     }
 
     /// Gives back the cost of a request. Returns the decision of a request of cost 0 made right
@@ -127,12 +192,12 @@ pub trait Store: Send + Sync + 'static {
         cost: Cost,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
-    /// Deletes the usage of a key.
+    /// Deletes the usage of a key. Returns `true` if there was any.
     fn reset(
         &self,
         plan: &Self::Plan,
         key: Key<'_>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Stores a receipt for `keep_for`, so that [`take_receipt`](Self::take_receipt) returns it
     /// once.
@@ -178,9 +243,14 @@ pub trait Store: Send + Sync + 'static {
     /// Runs one of the store's futures to completion in the background.
     fn detach(&self, future: impl Future<Output = ()> + Send + 'static);
 
+    /// Returns the clock that waits for this store are measured with. The default is the system's.
+    fn clock(&self) -> Clock {
+        Clock::system()
+    }
+
     /// Returns the current time as this process knows it, without asking the store.
     fn now(&self) -> Timestamp {
-        Clock::system().now()
+        self.clock().now()
     }
 
     /// Returns the health of the store as seen from this process, or `None` if it has none to
@@ -223,7 +293,7 @@ impl StoreError {
 /// The store runs on the async runtime of this very thread, or on a runtime that only makes
 /// progress while a thread blocks on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`.wait()` would deadlock here: expected `.await`, or a store from `connect_blocking`")]
+#[error("`.blocking()` must not be called in async code: expected `.await`")]
 #[non_exhaustive]
 pub struct BlockingError;
 

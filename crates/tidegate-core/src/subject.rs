@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::cost::Cost;
-use crate::key::{EmptyKey, Key};
+use crate::key::{EmptyKey, IntoKey, Key, KeyBuf};
 
 /// One key under one named policy, and the cost of the request there.
 ///
@@ -18,12 +18,12 @@ use crate::key::{EmptyKey, Key};
 /// assert_eq!(subject.policy, "api");
 /// # Ok::<(), tidegate::CostError>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Subject<'a> {
     /// The name of the policy.
     pub policy: &'a str,
     /// The key.
-    pub key: &'a [u8],
+    pub key: KeyBuf<'a>,
     /// The tier. Without one, or if the policy does not have it, the default limits apply.
     pub tier: Option<&'a str>,
     /// The tenant. The same key of two tenants is two clients. An empty name means no tenant.
@@ -49,10 +49,10 @@ impl<'a> Subject<'a> {
     /// # }
     /// ```
     #[must_use]
-    pub fn new<K: AsRef<[u8]> + ?Sized>(policy: &'a str, key: &'a K) -> Self {
+    pub fn new(policy: &'a str, key: impl IntoKey<'a>) -> Self {
         Self {
             policy,
-            key: key.as_ref(),
+            key: key.into_key(),
             tier: None,
             tenant: None,
             cost: Cost::ONE,
@@ -63,7 +63,7 @@ impl<'a> Subject<'a> {
 /// A subject that owns its parts.
 pub(crate) struct OwnedSubject {
     policy: String,
-    key: KeyBytes,
+    key: KeyBuf<'static>,
     tier: Option<String>,
     tenant: Option<String>,
     cost: Cost,
@@ -73,7 +73,7 @@ impl OwnedSubject {
     pub(crate) fn of(subject: &Subject<'_>) -> Self {
         Self {
             policy: subject.policy.to_owned(),
-            key: KeyBytes::from_slice(subject.key),
+            key: subject.key.clone().into_owned(),
             tier: subject.tier.map(str::to_owned),
             tenant: subject.tenant.map(str::to_owned),
             cost: subject.cost,
@@ -84,7 +84,7 @@ impl OwnedSubject {
         let (tier, tenant) = (self.tier.as_deref(), self.tenant.as_deref());
         Subject {
             policy: &self.policy,
-            key: &self.key,
+            key: self.key.borrowed(),
             tier,
             tenant,
             cost: self.cost,
@@ -116,11 +116,14 @@ impl std::ops::Deref for EncodedKey<'_> {
 /// The bytes before a tenant, and between a tenant and the key.
 const TENANT: u8 = b'@';
 const END: u8 = b'/';
+/// The bytes between a tenant and a key of several parts. A tenant contains no such sequence,
+/// because its percent signs are escaped.
+const PARTS: &[u8] = b"%:";
 
 /// Returns `true` if a key without a tenant is stored unchanged.
 #[inline]
-pub(crate) fn is_plain(key: Key<'_>) -> bool {
-    key.as_bytes().first() != Some(&TENANT)
+pub(crate) fn is_plain(key: &KeyBuf<'_>) -> bool {
+    !key.is_composite() && key.as_bytes().first() != Some(&TENANT)
 }
 
 /// Returns the stored form of a key: injective, so no two pairs of tenant and key collide.
@@ -128,15 +131,28 @@ pub(crate) fn is_plain(key: Key<'_>) -> bool {
 /// - With a tenant: `@acme/user:42`. A slash or percent sign in the tenant is written as `%2F` or
 ///   `%25`.
 /// - Without a tenant: the key itself, or `@/` and the key if the key starts with `@`.
+/// - A key of several parts: `@acme%:user:42`, or `@%:user:42` without a tenant.
 ///
 /// This is the only encoding of keys. Gates, servers, middleware and limiters all use it.
+///
+/// # Errors
+///
+/// Returns an error if the key is empty.
 #[inline]
-pub(crate) fn encoded<'a>(tenant: Option<&str>, key: Key<'a>) -> EncodedKey<'a> {
+pub(crate) fn encoded<'a>(
+    tenant: Option<&str>,
+    key: &'a KeyBuf<'_>,
+) -> Result<EncodedKey<'a>, EmptyKey> {
     let tenant = tenant.unwrap_or_default();
     if tenant.is_empty() && is_plain(key) {
-        return EncodedKey::Plain(key.as_bytes());
+        return Ok(EncodedKey::Plain(Key::new(key.as_bytes())?.as_bytes()));
     }
-    let key = key.as_bytes();
+    encoded_with(tenant, key)
+}
+
+fn encoded_with<'a>(tenant: &str, key: &KeyBuf<'_>) -> Result<EncodedKey<'a>, EmptyKey> {
+    let is_composite = key.is_composite();
+    let key = Key::new(key.as_bytes())?.as_bytes();
     let mut bytes = KeyBytes::new();
     bytes.push(TENANT);
     for byte in tenant.bytes() {
@@ -146,15 +162,22 @@ pub(crate) fn encoded<'a>(tenant: Option<&str>, key: Key<'a>) -> EncodedKey<'a> 
             other => bytes.push(other),
         }
     }
-    bytes.push(END);
+    if is_composite {
+        bytes.extend_from_slice(PARTS);
+    } else {
+        bytes.push(END);
+    }
     bytes.extend_from_slice(key);
-    EncodedKey::WithTenant(bytes)
+    Ok(EncodedKey::WithTenant(bytes))
 }
 
 /// Returns the stored form of a key, for Tidegate's server.
 #[doc(hidden)]
-pub fn encoded_key<'a>(tenant: Option<&str>, key: &'a [u8]) -> Result<Cow<'a, [u8]>, EmptyKey> {
-    Ok(match encoded(tenant, Key::new(key)?) {
+pub fn encoded_key<'a>(
+    tenant: Option<&str>,
+    key: &'a KeyBuf<'_>,
+) -> Result<Cow<'a, [u8]>, EmptyKey> {
+    Ok(match encoded(tenant, key)? {
         EncodedKey::Plain(bytes) => Cow::Borrowed(bytes),
         EncodedKey::WithTenant(bytes) => Cow::Owned(bytes.to_vec()),
     })
@@ -237,20 +260,23 @@ mod tests {
             Some("/"),
         ];
         let keys = [
-            "k", "/k", "@k", "@/k", "@a/k", "a/k", "@a%2Fb/k", "b/k", "%2Fk", "@@/k", "//k",
+            "k", "/k", "@k", "@/k", "@a/k", "a/k", "@a%2Fb/k", "b/k", "%2Fk", "@@/k", "//k", "@%:k",
+            ":k", "%:k", "@a%:k",
         ];
         let mut seen = std::collections::HashSet::new();
         for tenant in tenants {
             for key in keys {
-                let bytes = encoded(tenant, Key::new(key.as_bytes()).unwrap()).to_vec();
-                assert!(seen.insert(bytes), "{tenant:?} {key}");
+                for key in [key.into_key(), [key].into_key(), (key, "").into_key()] {
+                    let bytes = encoded(tenant, &key).unwrap().to_vec();
+                    assert!(seen.insert(bytes), "{tenant:?} {key:?}");
+                }
             }
         }
-        let plain = encoded(Some(""), Key::new(b"user:42").unwrap());
-        assert_eq!(&plain[..], b"user:42");
-        assert_eq!(
-            &encoded(Some("acme"), Key::new(b"user:42").unwrap())[..],
-            b"@acme/user:42"
-        );
+        let stored = |tenant, key: KeyBuf<'_>| encoded(tenant, &key).unwrap().to_vec();
+        assert_eq!(stored(Some(""), "user:42".into_key()), b"user:42");
+        assert_eq!(stored(Some("acme"), "user:42".into_key()), b"@acme/user:42");
+        assert_eq!(stored(Some("acme"), ("user", 42).into_key()), b"@acme%:user:42");
+        assert_eq!(stored(None, ("user", 42).into_key()), b"@%:user:42");
+        assert!(encoded(Some("acme"), &"".into_key()).is_err());
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_core::{
-    Admission, BlockingError, Cost, Decision, Degraded, FailurePolicy, Gate, Key, MemoryStore,
+    Admission, BlockingError, Charged, Cost, Decision, Degraded, FailurePolicy, Gate, Key, MemoryStore,
     Plan, Policy, PolicySet, Rules, Settlement, Store, StoreError, Subject,
 };
 
@@ -58,7 +58,15 @@ impl Store for Remote {
         _: &Plan,
         _: Key<'_>,
         _: &Settlement<'_>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Charged, StoreError> {
+        unavailable()
+    }
+
+    async fn peek(&self, _: &Plan, _: Key<'_>, _: Cost) -> Result<Admission, StoreError> {
+        unavailable()
+    }
+
+    async fn charge(&self, _: &Plan, _: Key<'_>, _: Cost) -> Result<Charged, StoreError> {
         unavailable()
     }
 
@@ -66,7 +74,7 @@ impl Store for Remote {
         unavailable()
     }
 
-    async fn reset(&self, _: &Plan, _: Key<'_>) -> Result<(), StoreError> {
+    async fn reset(&self, _: &Plan, _: Key<'_>) -> Result<bool, StoreError> {
         unavailable()
     }
 

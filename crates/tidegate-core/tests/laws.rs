@@ -34,7 +34,12 @@ fn walks(
         let (limiter, clock) = memory(&policy);
         for _ in 0..STEPS_PER_WALK {
             let (at_ns, act) = walk.next_step();
+            let peeked = peek(&policy, &record, &limiter, &clock, at_ns, act);
             let decision = step(&policy, &mut record, at_ns, act);
+            assert!(
+                peeked.is_none_or(|peeked| peeked == decision),
+                "{policy}: {act:?} at {at_ns}: {peeked:?}, {decision:?}"
+            );
             let expected = reference.act(at_ns, "k", act);
             assert_eq!(
                 Answer::of(&decision, 1),
@@ -44,7 +49,8 @@ fn walks(
             clock.set(Timestamp::from_nanos(at_ns));
             let in_memory = match act {
                 Act::Check(cost) => limiter.check("k").cost(cost).now().unwrap(),
-                Act::Refund(cost) => limiter.refund("k", cost).now().unwrap(),
+                Act::Refund(cost) => limiter.refund("k", cost).now().unwrap().into(),
+                Act::Charge(cost) => limiter.charge("k", cost).now().unwrap().into(),
                 Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
             };
             assert_eq!(in_memory, decision, "{policy}: {act:?} at {at_ns}");
@@ -52,6 +58,23 @@ fn walks(
             walk.learn(expected);
         }
     }
+}
+
+/// Returns the decision of a peek before a check, from both the pure step and the memory store.
+fn peek(
+    policy: &Policy,
+    record: &Record,
+    limiter: &Limiter,
+    clock: &ManualClock,
+    at_ns: u64,
+    act: Act,
+) -> Option<Decision> {
+    let Act::Check(cost) = act else { return None };
+    clock.set(Timestamp::from_nanos(at_ns));
+    let in_memory = limiter.peek("k").cost(cost).now().unwrap();
+    let peeked = policy.peek(&mut record.clone(), Timestamp::from_nanos(at_ns), cost);
+    assert_eq!(in_memory, peeked, "{policy}: {act:?} at {at_ns}");
+    Some(peeked)
 }
 
 fn memory(policy: &Policy) -> (Limiter, ManualClock) {
@@ -68,6 +91,11 @@ fn step(policy: &Policy, record: &mut Record, at_ns: u64, act: Act) -> Decision 
     match act {
         Act::Check(cost) => policy.decide(record, Timestamp::from_nanos(at_ns), cost),
         Act::Refund(cost) => policy.refund(record, Timestamp::from_nanos(at_ns), cost),
+        Act::Charge(cost) => {
+            policy
+                .charge(record, Timestamp::from_nanos(at_ns), cost)
+                .decision
+        }
         Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
     }
 }
@@ -84,7 +112,7 @@ fn assert_laws_hold(policy: &Policy, record: &Record, at_ns: u64, act: Act, deci
     let context = || format!("{policy}: {act:?} at {at_ns}: {decision:?}");
     let cost = match act {
         Act::Check(cost) => cost,
-        Act::Refund(_) | Act::Admit(..) | Act::Settle(..) => Cost::ZERO,
+        Act::Refund(_) | Act::Charge(_) | Act::Admit(..) | Act::Settle(..) => Cost::ZERO,
     };
     if let Outcome::Denied { retry_after } = decision.outcome() {
         assert!(

@@ -20,10 +20,11 @@ fn pure_steps() {
             match act {
                 Act::Check(cost) => policy.decide(record, now, cost),
                 Act::Refund(cost) => policy.refund(record, now, cost),
+                Act::Charge(cost) => policy.charge(record, now, cost).decision,
                 Act::Admit(cost, number) => {
-                    let (decision, claims) = policy.admit(record, now, cost);
-                    receipts.insert(number, (claims, cost));
-                    decision
+                    let admission = policy.admit(record, now, cost);
+                    receipts.insert(number, (admission.claims, cost));
+                    admission.decision
                 }
                 Act::Settle(number, actual) => {
                     let (claims, taken) = receipts.remove(&number).unwrap();
@@ -36,6 +37,7 @@ fn pure_steps() {
                             actual,
                         },
                     )
+                    .decision
                 }
             }
         }
@@ -58,7 +60,8 @@ type Receipts = HashMap<u32, Receipt<MemoryStore>>;
 fn act(limiter: &Limiter, receipts: &mut Receipts, key: &str, act: Act) -> Decision {
     match act {
         Act::Check(cost) => limiter.check(key).cost(cost).now().unwrap(),
-        Act::Refund(cost) => limiter.refund(key, cost).now().unwrap(),
+        Act::Refund(cost) => limiter.refund(key, cost).now().unwrap().into(),
+        Act::Charge(cost) => limiter.charge(key, cost).now().unwrap().into(),
         Act::Admit(cost, number) => {
             let (decision, receipt) = limiter.check(key).cost(cost).with_receipt().now().unwrap();
             receipts.insert(number, receipt);
@@ -108,7 +111,16 @@ impl Subject for Awaited {
         self.clock.set(Timestamp::from_nanos(at_ns));
         match done {
             Act::Check(cost) => ready(self.limiter.check(key).cost(cost).into_future()).unwrap(),
-            Act::Refund(cost) => ready(self.limiter.refund(key, cost).into_future()).unwrap(),
+            Act::Refund(cost) => {
+                ready(self.limiter.refund(key, cost).into_future())
+                    .unwrap()
+                    .into()
+            }
+            Act::Charge(cost) => {
+                ready(self.limiter.charge(key, cost).into_future())
+                    .unwrap()
+                    .into()
+            }
             Act::Admit(..) | Act::Settle(..) => act(&self.limiter, &mut self.receipts, key, done),
         }
     }

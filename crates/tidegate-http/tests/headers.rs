@@ -532,7 +532,7 @@ fn responses_without_the_store_invent_no_values() {
         let rules = Rules::new(policy("2/minute")).failure_policy(failure);
         let gate = Gate::new(FailingStore, PolicySet::new().with("api", rules).unwrap());
         let limits: Limits<Plain, FailingStore> = Limits::new(gate.clone());
-        let verdicts = [(); 3].map(|()| gate.check("api", "k").wait().unwrap());
+        let verdicts = [(); 3].map(|()| gate.check("api", "k").blocking().unwrap());
         (limits, verdicts)
     };
     let names = |verdict: &Verdict| {

@@ -120,7 +120,7 @@ impl RedisStore {
     ///
     /// let store = RedisStore::connect_blocking("redis://127.0.0.1/")?;
     /// let limiter = Limiter::new(store, "100/minute".parse()?);
-    /// assert!(limiter.check("user:42").wait()?.is_allowed());
+    /// assert!(limiter.check("user:42").blocking()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn connect_blocking(url: &str) -> Result<Self, RedisConnectError> {

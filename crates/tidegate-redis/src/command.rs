@@ -45,6 +45,7 @@ pub(crate) fn command(
         }
         OperationKind::TakeReceipt => redis::cmd("GETDEL").arg(&first.name).to_owned(),
         OperationKind::Check
+        | OperationKind::Peek
         | OperationKind::Refund
         | OperationKind::Settle(_)
         | OperationKind::Charge => evalsha(operations, is_atomic, manual_time)?,
@@ -104,9 +105,10 @@ fn generic_arguments(
     let task = match task {
         _ if is_atomic => 1,
         None | Some(ScriptTask::Check) => 0,
-        Some(ScriptTask::Refund) => 2,
-        Some(ScriptTask::Settle) => 3,
-        Some(ScriptTask::Charge) => 4,
+        Some(ScriptTask::Peek) => 2,
+        Some(ScriptTask::Refund) => 3,
+        Some(ScriptTask::Settle) => 4,
+        Some(ScriptTask::Charge) => 5,
     };
     let mut numbers = Vec::new();
     numbers.extend(now.to_be_bytes());
@@ -117,9 +119,11 @@ fn generic_arguments(
     for operation in operations {
         let plan = &operation.plan;
         plan.add_limits(&mut numbers);
-        plan.add_cost(operation.cost, task <= 1, &mut costs);
-        if let OperationKind::Settle(claims) = &operation.kind {
-            plan.add_claims(claims, &mut costs);
+        plan.add_cost(operation.cost, task <= 2, &mut costs);
+        match &operation.kind {
+            OperationKind::Settle(claims) => plan.add_claims(claims, &mut costs),
+            OperationKind::Charge => plan.add_most_counted(&mut costs),
+            _ => {}
         }
     }
     [numbers, costs]

@@ -1,4 +1,4 @@
-//! Operations on keys: checks, refunds, settlements, resets and receipts.
+//! Operations on keys: checks, peeks, charges, refunds, settlements, resets and receipts.
 
 use std::time::Duration;
 
@@ -22,10 +22,12 @@ pub(crate) struct Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OperationKind {
     Check,
+    /// Decides without taking.
+    Peek,
     Refund,
     /// Gives the cost back as far as it still counts where the request was counted.
     Settle(Claims),
-    /// Takes the cost, or as much of it as fits.
+    /// Takes the cost whatever the limits say, as far as their debt allows.
     Charge,
     Reset,
     /// Stores bytes under the name for some time, unless something is there.
@@ -39,6 +41,7 @@ impl OperationKind {
     pub(crate) fn task(&self) -> Option<ScriptTask> {
         match self {
             Self::Check => Some(ScriptTask::Check),
+            Self::Peek => Some(ScriptTask::Peek),
             Self::Refund => Some(ScriptTask::Refund),
             Self::Settle(_) => Some(ScriptTask::Settle),
             Self::Charge => Some(ScriptTask::Charge),
@@ -79,10 +82,11 @@ impl Operation {
         }
     }
 
-    /// Returns `true` if one command can execute both operations.
+    /// Returns `true` if one command can execute both operations. Only checks return a result for
+    /// each key.
     pub(crate) fn shares_call_with(&self, other: &Self) -> bool {
         self.kind == other.kind
-            && matches!(self.kind, OperationKind::Check | OperationKind::Reset)
+            && self.kind == OperationKind::Check
             && self.plan.is_same(&other.plan)
     }
 }

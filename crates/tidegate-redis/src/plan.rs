@@ -54,7 +54,7 @@ impl RedisPlan {
                 let longest = if namespace == ANY_RATE {
                     RefillTime::NEVER
                 } else {
-                    full
+                    refill.longest()
                 };
                 let all = [
                     full.us,
@@ -165,17 +165,24 @@ impl RedisPlan {
     }
 
     /// Adds a cost, and its refill time for each bucket. If this is not a check, the refill time is
-    /// at most that of the whole bucket.
+    /// at most that of the whole bucket and its debt.
     pub(crate) fn add_cost(&self, cost: Cost, is_check: bool, costs: &mut Vec<u8>) {
         costs.extend(cost.thousandths().to_be_bytes());
         for refill in self.0.refills.iter().flatten() {
             let span = if is_check {
                 refill.span(cost)
             } else {
-                refill.span_at_most_full(cost)
+                refill.span_at_most_longest(cost)
             };
             costs.extend(span.us.to_be_bytes());
             costs.extend(span.part.to_be_bytes());
+        }
+    }
+
+    /// Adds the most that each limit can count, for a charge.
+    pub(crate) fn add_most_counted(&self, costs: &mut Vec<u8>) {
+        for limit in stored_limits(&self.0.policy) {
+            costs.extend((limit.most_counted() * 1_000).to_be_bytes());
         }
     }
 

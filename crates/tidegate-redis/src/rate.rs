@@ -29,6 +29,8 @@ pub(crate) struct Refill {
     numerator: u64,
     pub(crate) denominator: u64,
     capacity: u64,
+    /// The capacity and the debt.
+    most_counted: u64,
 }
 
 impl Refill {
@@ -39,12 +41,18 @@ impl Refill {
             numerator: period / shared,
             denominator: thousandths / shared,
             capacity: limit.capacity() * 1_000,
+            most_counted: limit.most_counted() * 1_000,
         }
     }
 
     /// Returns the time to refill the whole bucket.
     pub(crate) fn full(&self) -> RefillTime {
         self.exact(self.capacity)
+    }
+
+    /// Returns the time to refill the whole bucket and its debt.
+    pub(crate) fn longest(&self) -> RefillTime {
+        self.exact(self.most_counted)
     }
 
     /// Returns the time to refill a cost. A cost above the capacity never fits.
@@ -55,9 +63,9 @@ impl Refill {
         self.exact(cost.thousandths())
     }
 
-    /// Returns the time to refill a cost, at most that of the whole bucket.
-    pub(crate) fn span_at_most_full(&self, cost: Cost) -> RefillTime {
-        self.exact(cost.thousandths().min(self.capacity))
+    /// Returns the time to refill a cost, at most that of the whole bucket and its debt.
+    pub(crate) fn span_at_most_longest(&self, cost: Cost) -> RefillTime {
+        self.exact(cost.thousandths().min(self.most_counted))
     }
 
     fn exact(&self, thousandths: u64) -> RefillTime {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use redis::Value;
 use tidegate_core::remote::{self, Stored, stored_limits};
 use tidegate_core::{
-    Algorithm, BucketNumbers, Claim, Claims, Cost, Decision, Limit, Record, Settlement, Timestamp,
+    Admission, Algorithm, BucketNumbers, Claim, Claims, Cost, Limit, Record, Settlement, Timestamp,
 };
 
 use crate::error::ReplyError;
@@ -16,11 +16,15 @@ use crate::rate::{Refill, period_us};
 /// The reply to one operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
-    pub(crate) decision: Decision,
-    /// The claims of an admitted request; for a settlement, those that remain to be settled.
-    pub(crate) claims: Claims,
+    /// The decision, with the claims of an admitted request. For a settlement, the claims are those
+    /// that remain to be settled.
+    pub(crate) admission: Admission,
+    /// The cost that a charge dropped.
+    pub(crate) dropped: Cost,
     /// The bytes of a receipt.
     pub(crate) bytes: Option<Vec<u8>>,
+    /// The number of deleted keys.
+    pub(crate) deleted: u64,
 }
 
 /// Parses the replies to operations that shared a call, in order.
@@ -65,15 +69,18 @@ fn without_decision(plan: &RedisPlan, value: &Value) -> Reply {
         Timestamp::default(),
         Cost::ZERO,
     );
-    let bytes = match value {
-        Value::BulkString(bytes) => Some(bytes.clone()),
-        Value::Okay => Some(Vec::new()),
-        _ => None,
-    };
+    let (mut bytes, mut deleted) = (None, 0);
+    match value {
+        Value::BulkString(text) => bytes = Some(text.clone()),
+        Value::Okay => bytes = Some(Vec::new()),
+        Value::Int(count) => deleted = u64::try_from(*count).unwrap_or(0),
+        _ => {}
+    }
     Reply {
-        decision,
-        claims: Claims::new(),
+        admission: Admission::look(decision),
+        dropped: Cost::ZERO,
         bytes,
+        deleted,
     }
 }
 
@@ -155,9 +162,11 @@ impl<'a> Explainer<'a> {
         };
         let (policy, now) = (operation.plan.policy(), self.reply.now);
         let mut cost = operation.cost;
+        let mut dropped = Cost::ZERO;
         match &operation.kind {
             OperationKind::Check if self.is_denied && is_allowed => cost = Cost::ZERO,
             OperationKind::Check
+            | OperationKind::Peek
             | OperationKind::Reset
             | OperationKind::StoreReceipt(..)
             | OperationKind::TakeReceipt => {}
@@ -170,34 +179,26 @@ impl<'a> Explainer<'a> {
                 };
                 policy.settle(&mut record, now, &settlement);
             }
-            OperationKind::Charge => {
-                let claims: Claims = policy.limits().iter().map(|_| Claim::default()).collect();
-                let settlement = Settlement {
-                    claims: &claims,
-                    taken: Cost::ZERO,
-                    actual: cost,
-                };
-                policy.settle(&mut record, now, &settlement);
-            }
+            OperationKind::Charge => dropped = policy.charge(&mut record, now, cost).dropped,
         }
-        if operation.kind != OperationKind::Check {
+        let is_check = matches!(operation.kind, OperationKind::Check | OperationKind::Peek);
+        if !is_check {
             cost = Cost::ZERO;
         }
-        let unsettled = self.put_logs(first_log, operation, &mut record)?;
-        let (decision, claims) = remote::admit(policy, &mut record, now, cost);
-        if operation.kind == OperationKind::Check && decision.is_allowed() != is_allowed {
+        let logs = self.put_logs(first_log, operation, &mut record)?;
+        let mut admission = remote::admit(policy, &mut record, now, cost);
+        if is_check && admission.decision.is_allowed() != is_allowed {
             return Err(ReplyError::Contradiction);
         }
         self.records.insert(&operation.name, record);
-        let claims = if self.is_denied || operation.kind != OperationKind::Check {
-            unsettled
-        } else {
-            claims
-        };
+        if self.is_denied || operation.kind != OperationKind::Check {
+            admission.claims = logs.unsettled;
+        }
         Ok(Reply {
-            decision,
-            claims,
+            admission,
+            dropped: dropped.max(logs.dropped),
             bytes: None,
+            deleted: 0,
         })
     }
 
@@ -213,34 +214,51 @@ impl<'a> Explainer<'a> {
         Ok(remote::record(plan.policy(), &stored))
     }
 
-    /// Puts the summaries of the logs into the record. Returns the claims that remain to be
-    /// settled.
+    /// Puts the summaries of the logs into the record.
     fn put_logs(
         &self,
         first: usize,
         operation: &Operation,
         record: &mut Record,
-    ) -> Result<Claims, ReplyError> {
+    ) -> Result<LogRest, ReplyError> {
         let policy = operation.plan.policy();
         let logs = stored_limits(policy)
             .enumerate()
             .filter(|(_, limit)| is_log(limit));
-        let mut unsettled = Claims::new();
+        let mut rest = LogRest::default();
         for (log, (limit, _)) in logs.enumerate() {
             let Some(Value::BulkString(summary)) = self.reply.logs.get(first + log) else {
                 return Err(ReplyError::Malformed);
             };
-            let mut stored = log_summary(summary).ok_or(ReplyError::Malformed)?;
-            if let (OperationKind::Settle(_), Stored::Log { waits_for, .. }) =
-                (&operation.kind, &mut stored)
-                && let Some((at, amount)) = waits_for.take()
-            {
-                unsettled.resize(policy.limits().len(), Claim::default());
-                remote::set_claim(policy, &mut unsettled, limit, (at, amount));
+            let (stored, at, amount) = log_summary(summary).ok_or(ReplyError::Malformed)?;
+            if operation.kind == OperationKind::Charge {
+                let dropped = Cost::from_thousandths(amount).map_err(|_| ReplyError::Malformed)?;
+                rest.dropped = rest.dropped.max(dropped);
+            } else if amount > 0 {
+                rest.unsettled
+                    .resize(policy.limits().len(), Claim::default());
+                remote::set_claim(policy, &mut rest.unsettled, limit, (at, amount));
             }
             remote::replace(policy, record, limit, stored);
         }
-        Ok(unsettled)
+        Ok(rest)
+    }
+}
+
+/// The part of an operation that logs did not complete.
+struct LogRest {
+    /// The claims that remain to be settled.
+    unsettled: Claims,
+    /// The cost that a charge dropped.
+    dropped: Cost,
+}
+
+impl Default for LogRest {
+    fn default() -> Self {
+        Self {
+            unsettled: Claims::new(),
+            dropped: Cost::ZERO,
+        }
     }
 }
 
@@ -356,21 +374,22 @@ fn unpacked<const N: usize>(mut text: &[u8], sizes: [usize; N]) -> Option<[u64; 
 }
 
 /// Parses the live amount and the newest entry. For a denial, the entry to wait for and the live
-/// amount up to it follow; for a settlement, the entry to continue at and the amount.
-fn log_summary(text: &[u8]) -> Option<Stored> {
-    match numbers(std::str::from_utf8(text).ok()?)?[..] {
-        [live, newest] => Some(Stored::Log {
-            waits_for: None,
-            newest,
-            live,
-        }),
-        [live, newest, at, total] => Some(Stored::Log {
-            waits_for: Some((at, total)),
-            newest,
-            live,
-        }),
-        _ => None,
-    }
+/// amount up to it follow. After an operation that is not a check, two more numbers follow: the
+/// entry at which a settlement continues and its amount, or 0 and the amount that a charge dropped.
+fn log_summary(text: &[u8]) -> Option<(Stored, u64, u64)> {
+    let numbers = numbers(std::str::from_utf8(text).ok()?)?;
+    let (newest, live, wait, rest) = match numbers[..] {
+        [live, newest] => (newest, live, (0, 0), (0, 0)),
+        [live, newest, at, total] => (newest, live, (at, total), (0, 0)),
+        [live, newest, at, total, from, amount] => (newest, live, (at, total), (from, amount)),
+        _ => return None,
+    };
+    let stored = Stored::Log {
+        waits_for: (wait.1 > 0).then_some(wait),
+        newest,
+        live,
+    };
+    Some((stored, rest.0, rest.1))
 }
 
 fn numbers(text: &str) -> Option<Vec<u64>> {

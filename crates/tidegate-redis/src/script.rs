@@ -51,10 +51,12 @@ pub(crate) struct Script {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptTask {
     Check,
+    /// Decides without taking.
+    Peek,
     Refund,
     /// Gives back what still counts of a request.
     Settle,
-    /// Takes as much as fits.
+    /// Takes as much as the limits and their debt hold.
     Charge,
 }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tidegate_core::{
-    Admission, BlockingError, Claims, Cost, Decision, Degraded, Key, Policy, Settlement, Store,
+    Admission, BlockingError, Charged, Claims, Clock, Cost, Decision, Degraded, Key, Policy, Settlement, Store,
     StoreError, StoreHealth, remote,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -116,8 +116,7 @@ impl RedisStore {
         let replies: Result<Vec<Reply>, CallError> =
             results.into_iter().map(from_single_server).collect();
         let replies = replies.map_err(|error| self.failed(error))?;
-        let admission = |reply: Reply| (reply.decision, reply.claims);
-        Ok(replies.into_iter().map(admission).collect())
+        Ok(replies.into_iter().map(|reply| reply.admission).collect())
     }
 
     /// Decides the keys in order, on a task of its own, so that a caller that goes away leaves
@@ -161,7 +160,7 @@ impl RedisStore {
                     .filter(|error| error.is_outage())
                     .cloned());
                 decisions.push(match result {
-                    Ok(reply) => Ok(reply.decision),
+                    Ok(reply) => Ok(reply.admission.decision),
                     Err(error) => Err(self.failed(error)),
                 });
             }
@@ -188,20 +187,24 @@ impl RedisStore {
         mut reply: Reply,
     ) -> Result<Decision, StoreError> {
         for _ in 0..MAX_SETTLE_CALLS {
-            if reply.claims.is_empty() {
+            if reply.admission.claims.is_empty() {
                 break;
             }
             let rest = Operation {
-                kind: OperationKind::Settle(reply.claims),
+                kind: OperationKind::Settle(reply.admission.claims),
                 ..operation.clone()
             };
             reply = self.send(rest).await?;
         }
-        Ok(reply.decision)
+        Ok(reply.admission.decision)
+    }
+
+    async fn ask(&self, operation: Operation) -> Result<Reply, StoreError> {
+        self.in_runtime(self.send(operation)).await
     }
 
     async fn decide(&self, operation: Operation) -> Result<Decision, StoreError> {
-        Ok(self.in_runtime(self.send(operation)).await?.decision)
+        Ok(self.ask(operation).await?.admission.decision)
     }
 
     fn failed(&self, error: CallError) -> StoreError {
@@ -335,8 +338,31 @@ impl Store for RedisStore {
         cost: Cost,
     ) -> Result<Admission, StoreError> {
         let check = Operation::new(plan, OperationKind::Check, key, cost);
-        let reply = self.in_runtime(self.send(check)).await?;
-        Ok((reply.decision, reply.claims))
+        Ok(self.ask(check).await?.admission)
+    }
+
+    async fn peek(
+        &self,
+        plan: &RedisPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Admission, StoreError> {
+        let peek = Operation::new(plan, OperationKind::Peek, key, cost);
+        Ok(self.ask(peek).await?.admission)
+    }
+
+    async fn charge(
+        &self,
+        plan: &RedisPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Charged, StoreError> {
+        let charge = Operation::new(plan, OperationKind::Charge, key, cost);
+        let reply = self.ask(charge).await?;
+        Ok(Charged {
+            decision: reply.admission.decision,
+            dropped: reply.dropped,
+        })
     }
 
     async fn settle(
@@ -344,7 +370,7 @@ impl Store for RedisStore {
         plan: &RedisPlan,
         key: Key<'_>,
         settlement: &Settlement<'_>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Charged, StoreError> {
         let Settlement {
             claims,
             taken,
@@ -352,21 +378,19 @@ impl Store for RedisStore {
         } = settlement;
         let Some(given_back) = taken.checked_sub(*actual) else {
             let extra = actual.checked_sub(*taken).unwrap_or(Cost::ZERO);
-            return self
-                .decide(Operation::new(plan, OperationKind::Charge, key, extra))
-                .await;
+            return self.charge(plan, key, extra).await;
         };
         let claims: Claims = claims.iter().copied().collect();
         let operation = Operation::new(plan, OperationKind::Settle(claims), key, given_back);
-        let reply = self.in_runtime(self.send(operation.clone())).await?;
-        if reply.claims.is_empty() {
-            return Ok(reply.decision);
+        let reply = self.ask(operation.clone()).await?;
+        if reply.admission.claims.is_empty() {
+            return Ok(Charged::whole(reply.admission.decision));
         }
         // On a task of its own, so that a caller that goes away leaves nothing unsettled.
         let store = self.clone();
         let rest = async move { store.settle_rest(operation, reply).await };
         match self.0.runtime.spawn(rest).await {
-            Ok(decision) => decision,
+            Ok(decision) => decision.map(Charged::whole),
             Err(gone) => Err(StoreError::new(Degraded::Disconnected, gone)),
         }
     }
@@ -381,10 +405,9 @@ impl Store for RedisStore {
             .await
     }
 
-    async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<(), StoreError> {
-        self.decide(Operation::new(plan, OperationKind::Reset, key, Cost::ZERO))
-            .await
-            .map(drop)
+    async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<bool, StoreError> {
+        let reset = Operation::new(plan, OperationKind::Reset, key, Cost::ZERO);
+        Ok(self.ask(reset).await?.deleted > 0)
     }
 
     async fn keep_receipt(
@@ -397,7 +420,7 @@ impl Store for RedisStore {
     ) -> Result<(), StoreError> {
         let kind = OperationKind::StoreReceipt(receipt.to_vec(), keep_for);
         let operation = Operation::on_receipt(plan, kind, key, id);
-        self.decide(operation).await.map(drop)
+        self.ask(operation).await.map(drop)
     }
 
     async fn take_receipt(
@@ -407,7 +430,12 @@ impl Store for RedisStore {
         id: &str,
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let operation = Operation::on_receipt(plan, OperationKind::TakeReceipt, key, id);
-        Ok(self.in_runtime(self.send(operation)).await?.bytes)
+        Ok(self.ask(operation).await?.bytes)
+    }
+
+    fn clock(&self) -> Clock {
+        let manual = self.0.settings.manual_time.as_ref();
+        manual.map_or_else(Clock::system, |manual| manual.clock.clone().into())
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {

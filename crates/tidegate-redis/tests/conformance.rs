@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tidegate_core::{
-    Algorithm, Cost, Decision, Limit, Limiter, ManualClock, MemoryStore, Policy, Receipt, Store,
+    Algorithm, Cost, Decision, Limit, LimitFigures, Limiter, ManualClock, MemoryStore, Policy, Receipt, Store,
     Timestamp,
 };
 use tidegate_redis::RedisStore;
@@ -76,15 +76,16 @@ impl Subject for Case {
         self.clock.set(Timestamp::from_nanos(at_ns));
         let key = format!("{}:{key}", self.number);
         let decision = match act {
-            Act::Check(cost) => self.limiter.check(&key).cost(cost).wait().unwrap(),
-            Act::Refund(cost) => self.limiter.refund(&key, cost).wait().unwrap(),
+            Act::Check(cost) => self.limiter.check(&key).cost(cost).blocking().unwrap(),
+            Act::Refund(cost) => self.limiter.refund(&key, cost).blocking().unwrap().into(),
+            Act::Charge(cost) => self.limiter.charge(&key, cost).blocking().unwrap().into(),
             Act::Admit(cost, number) => {
                 let (decision, receipt) = self
                     .limiter
                     .check(&key)
                     .cost(cost)
                     .with_receipt()
-                    .wait()
+                    .blocking()
                     .unwrap();
                 self.receipts.insert(number, receipt);
                 decision
@@ -101,7 +102,7 @@ impl Subject for Case {
                 settled
                     .first()
                     .copied()
-                    .unwrap_or_else(|| self.limiter.check(&key).cost(0).wait().unwrap())
+                    .unwrap_or_else(|| self.limiter.check(&key).cost(0).blocking().unwrap())
             }
         };
         assert_eq!(decision.degraded(), None, "{:?}", self.limiter.counters());
@@ -148,10 +149,42 @@ fn every_vector_matches_in_batches() {
             // The batch has a second key, because a single check uses another script.
             case.limiter
                 .check_many(&[(&*key, cost), ("beside", Cost::ONE)])
-                .wait()
+                .blocking()
                 .unwrap()[0]
         }
     });
+}
+
+/// Rounds a duration up to the tick of Redis.
+fn micros(duration: Duration) -> u128 {
+    duration.as_nanos().div_ceil(1_000)
+}
+
+/// Asserts that a peek returns the figures of the memory store, for every limit, and takes nothing.
+fn assert_peeks_match(
+    case: &Case,
+    (expected, expected_limits): &(Decision, Vec<LimitFigures>),
+    cost: Cost,
+    policy: &Policy,
+) {
+    let key = format!("{}:k", case.number);
+    let peek = || case.limiter.peek(&key).cost(cost).with_limits().blocking();
+    for (peeked, limits) in [peek().unwrap(), peek().unwrap()] {
+        let answer = |decision| Answer::of(decision, TICK_NS);
+        assert_eq!(answer(&peeked), answer(expected), "{policy}: peek {cost:?}");
+        let figures = |limits: &[LimitFigures]| -> Vec<_> {
+            let row = |one: &LimitFigures| {
+                let waits = (one.retry_after().map(micros), micros(one.reset_after()));
+                (one.is_allowed(), one.limit(), one.remaining(), waits)
+            };
+            limits.iter().map(row).collect()
+        };
+        assert_eq!(
+            figures(&limits),
+            figures(expected_limits),
+            "{policy}: peek {cost:?}"
+        );
+    }
 }
 
 /// Runs random walks on a new server and compares it with the memory store.
@@ -195,9 +228,14 @@ fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) 
             }
             let at_ns = at_ns - at_ns % TICK_NS;
             clock.set(Timestamp::from_nanos(at_ns));
+            let limits_before = match act {
+                Act::Check(cost) => memory.peek("k").cost(cost).with_limits().now().unwrap(),
+                _ => memory.peek("k").with_limits().now().unwrap(),
+            };
             let expected = match act {
                 Act::Check(cost) => memory.check("k").cost(cost).now().unwrap(),
-                Act::Refund(cost) => memory.refund("k", cost).now().unwrap(),
+                Act::Refund(cost) => memory.refund("k", cost).now().unwrap().into(),
+                Act::Charge(cost) => memory.charge("k", cost).now().unwrap().into(),
                 Act::Admit(cost, number) => {
                     let (decision, receipt) =
                         memory.check("k").cost(cost).with_receipt().now().unwrap();
@@ -216,6 +254,10 @@ fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) 
                         .unwrap_or_else(|| memory.check("k").cost(0).now().unwrap())
                 }
             };
+            if let Act::Check(cost) = act {
+                case.clock.set(Timestamp::from_nanos(at_ns));
+                assert_peeks_match(&case, &limits_before, cost, &policy);
+            }
             let decision = case.act(at_ns, "k", act);
             let context = || format!("{policy}: {act:?} at {at_ns}");
             assert_eq!(
@@ -225,8 +267,8 @@ fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) 
                 context()
             );
             assert_eq!(
-                decision.limit_index(),
-                expected.limit_index(),
+                (decision.limit_index(), micros(decision.limit_reset_after())),
+                (expected.limit_index(), micros(expected.limit_reset_after())),
                 "{}",
                 context()
             );

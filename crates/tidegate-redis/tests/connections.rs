@@ -84,12 +84,12 @@ fn a_user_with_the_documented_permissions_can_do_everything() {
     ] {
         let limiter = closed(&url, policy);
         assert_eq!(admitted(&limiter, "k", 7), 5, "{:?}", limiter.counters());
-        assert_eq!(limiter.refund("k", 2).wait().unwrap().remaining(), 2);
+        assert_eq!(limiter.refund("k", 2).blocking().unwrap().remaining(), 2);
         limiter
             .check_many(&[("k", 1), ("other", 1)])
-            .wait()
+            .blocking()
             .unwrap();
-        limiter.reset("k").wait().unwrap();
+        limiter.reset("k").blocking().unwrap();
         assert_eq!(
             limiter.counters().degraded_total(),
             0,
@@ -109,9 +109,9 @@ fn a_user_with_the_documented_permissions_can_do_everything() {
 fn a_custom_prefix_is_used_for_every_key() {
     let server = RedisServer::start();
     let limiter = closed(&format!("{}?prefix=app:limits", server.url()), FIVE);
-    limiter.check("k").wait().unwrap();
-    limiter.check(&[0xff, 0, b'{']).wait().unwrap();
-    limiter.check(&vec![b'x'; 1 << 20]).wait().unwrap();
+    let _ = limiter.check("k").blocking().unwrap();
+    let _ = limiter.check(&[0xff, 0, b'{']).blocking().unwrap();
+    let _ = limiter.check(&vec![b'x'; 1 << 20]).blocking().unwrap();
     let mut names: Vec<Vec<u8>> = server.keys().into_iter().map(|(name, _)| name).collect();
     names.sort();
     assert_eq!(names.len(), 3);
@@ -162,7 +162,7 @@ fn a_lazy_store_connects_once_redis_starts() {
         .connect_blocking()
         .unwrap();
     let limiter = Limiter::builder(store, FIVE.parse().unwrap()).build();
-    assert!(limiter.check("k").wait().unwrap().degraded().is_some());
+    assert!(limiter.check("k").blocking().unwrap().degraded().is_some());
     server.restart();
     wait_until_available(&limiter);
 }
@@ -180,7 +180,7 @@ fn waiting_on_a_runtime_thread_is_an_error() {
             FIVE.parse().unwrap(),
         );
         assert!(matches!(
-            limiter.check("k").wait(),
+            limiter.check("k").blocking(),
             Err(CheckError::Blocking(BlockingError { .. }))
         ));
         assert!(limiter.check("k").await.unwrap().is_allowed());
@@ -201,7 +201,7 @@ fn waiting_for_an_idle_runtime_is_an_error() {
         .unwrap();
     let limiter = Limiter::new(store, FIVE.parse().unwrap());
     assert!(matches!(
-        limiter.check("k").wait(),
+        limiter.check("k").blocking(),
         Err(CheckError::Blocking(_))
     ));
 }
@@ -229,11 +229,11 @@ fn a_runtime_shuts_down_under_load() {
                 let limiter = limiter.clone();
                 runtime.spawn(async move {
                     loop {
-                        limiter.check(&format!("{task}")).await.unwrap();
+                        let _ = limiter.check(&format!("{task}")).await.unwrap();
                     }
                 });
             }
-            runtime.block_on(async { limiter.check("k").await.unwrap() });
+            let _ = runtime.block_on(async { limiter.check("k").await.unwrap() });
             drop(runtime);
         }
         done.send(()).unwrap();
@@ -283,7 +283,7 @@ fn a_policy_with_eight_limits_is_supported() {
     assert_eq!(admitted(&limiter, "k", 7), 5, "{:?}", limiter.counters());
     limiter
         .check_many(&[("k", 1), ("other", 1)])
-        .wait()
+        .blocking()
         .unwrap();
     assert_eq!(
         limiter.counters().degraded_total(),
@@ -306,24 +306,24 @@ fn any_executor_can_poll_a_check() {
         .block_on(RedisStore::connect(&server.url()))
         .unwrap();
     let limiter = Limiter::new(store, FIVE.parse().unwrap());
-    assert!(limiter.check("k").wait().unwrap().is_allowed());
+    assert!(limiter.check("k").blocking().unwrap().is_allowed());
 }
 
 #[test]
 fn a4_a_batch_is_sent_in_parts_and_decided_in_order() {
     let server = RedisServer::start();
     let limiter = closed(&format!("{}?timeout=5s", server.url()), "gcra 3/365 days");
-    limiter.check("loads the script").wait().unwrap();
+    let _ = limiter.check("loads the script").blocking().unwrap();
     limiter
         .check_many(&[("loads", 1), ("the other", 1)])
-        .wait()
+        .blocking()
         .unwrap();
     let trips = || limiter.counters().store.unwrap().round_trips;
     let before = trips();
     let requests: Vec<(String, Cost)> = (0..2_000)
         .map(|n| (format!("{}", n % 500), Cost::ONE))
         .collect();
-    let decisions = limiter.check_many(&requests).wait().unwrap();
+    let decisions = limiter.check_many(&requests).blocking().unwrap();
     // A part has at most 256 checks of one limit.
     assert_eq!(trips(), before + 8);
     let allowed: Vec<bool> = decisions
@@ -349,7 +349,7 @@ fn waiting_checks_are_sent_together() {
             .unwrap(),
     );
     for limiter in [&limiter, &others] {
-        limiter.check("loads the script").wait().unwrap();
+        let _ = limiter.check("loads the script").blocking().unwrap();
     }
     proxy.set(Fault::Delay(Duration::from_millis(20)));
     let before = limiter.counters().store.unwrap();
@@ -359,10 +359,10 @@ fn waiting_checks_are_sent_together() {
             scope.spawn(move || {
                 let key = format!("k{}", number % 10);
                 if number % 4 == 0 {
-                    assert_eq!(others.check(&key).wait().unwrap().limit(), 7);
+                    assert_eq!(others.check(&key).blocking().unwrap().limit(), 7);
                 } else {
                     assert_eq!(
-                        limiter.check(&key).cost(number).wait().unwrap().limit(),
+                        limiter.check(&key).cost(number).blocking().unwrap().limit(),
                         1_000
                     );
                 }
@@ -391,7 +391,7 @@ fn denials_are_cached_until_they_expire() {
         .clock(clock.clone())
         .build();
     let hits = || limiter.counters().deny_cache_hits;
-    let check = || limiter.check("k").wait().unwrap();
+    let check = || limiter.check("k").blocking().unwrap();
     assert_eq!(
         (
             check().is_allowed(),
@@ -414,20 +414,20 @@ fn denials_are_cached_until_they_expire() {
     );
     assert_eq!(hits(), 3);
     // A request of another cost may fit, or may have to wait longer, so the store decides it.
-    limiter.check("k").cost(2).wait().unwrap();
-    limiter.check("k").cost(0).wait().unwrap();
+    let _ = limiter.check("k").cost(2).blocking().unwrap();
+    let _ = limiter.check("k").cost(0).blocking().unwrap();
     assert_eq!(hits(), 3);
     // After a second the deny cache entry expires, and the store decides again.
-    check();
+    let _ = check();
     clock.advance(Duration::from_millis(1_001));
     let before = hits();
-    check();
+    let _ = check();
     assert_eq!(hits(), before);
     // Refunds, resets and other policies go to the store at once.
-    limiter.refund("k", 1).wait().unwrap();
+    limiter.refund("k", 1).blocking().unwrap();
     assert!(check().is_allowed());
     assert!(check().is_denied());
-    limiter.reset("k").wait().unwrap();
+    limiter.reset("k").blocking().unwrap();
     assert!(check().is_allowed());
     assert!(check().is_allowed());
     assert!(check().is_denied());
@@ -435,11 +435,11 @@ fn denials_are_cached_until_they_expire() {
         limiter
             .with_policy("fixed_window 3/365 days".parse().unwrap())
             .check("k")
-            .wait()
+            .blocking()
             .unwrap()
             .is_allowed()
     );
-    let batch = limiter.check_many(&[("k", 1), ("new", 1)]).wait().unwrap();
+    let batch = limiter.check_many(&[("k", 1), ("new", 1)]).blocking().unwrap();
     assert_eq!(
         (batch[0].is_allowed(), batch[1].is_allowed()),
         (false, true)
@@ -465,6 +465,6 @@ fn a_cancelled_check_does_not_block_others() {
         drop(futures);
     }
     let limiter = Limiter::new((*store).clone(), "gcra 1000000/365 days".parse().unwrap());
-    assert_eq!(limiter.check("k").wait().unwrap().degraded(), None);
+    assert_eq!(limiter.check("k").blocking().unwrap().degraded(), None);
     assert_eq!(limiter.counters().store.unwrap().waiting, 0);
 }

@@ -25,14 +25,14 @@ fn the_store_follows_sentinels_to_the_new_primary() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                limiter.check("load").wait().unwrap();
+                let _ = limiter.check("load").blocking().unwrap();
             }
         });
         sentinels.primary().kill();
         assert!(wait_for(TIMEOUT, || limiter
             .check("k")
             .cost(0)
-            .wait()
+            .blocking()
             .unwrap()
             .degraded()
             .is_some()));
@@ -44,7 +44,7 @@ fn the_store_follows_sentinels_to_the_new_primary() {
 }
 
 fn remaining_units(limiter: &Limiter<RedisStore>) -> Option<u64> {
-    let decision = limiter.check("k").cost(0).wait().unwrap();
+    let decision = limiter.check("k").cost(0).blocking().unwrap();
     decision.degraded().is_none().then(|| decision.remaining())
 }
 
@@ -71,7 +71,7 @@ fn a_planned_failover_is_followed() {
         "the replica was not promoted"
     );
     // The test waits for an admission, which writes. A replica can also return denials.
-    let admits = || limiter.check("another").wait().unwrap().is_allowed();
+    let admits = || limiter.check("another").blocking().unwrap().is_allowed();
     assert!(wait_for(TIMEOUT, admits), "{:?}", limiter.counters());
     assert_eq!(admitted(&limiter, "k", 10), 2);
 }
@@ -104,7 +104,7 @@ fn slots_migrate_under_load_without_errors() {
                 let mut random = fastrand::Rng::with_seed(thread);
                 while !is_over.load(Ordering::Relaxed) {
                     let number = random.usize(..KEYS);
-                    let decision = limiter.check(&key(number)).wait().unwrap();
+                    let decision = limiter.check(&key(number)).blocking().unwrap();
                     assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
                     admitted[number]
                         .fetch_add(usize::from(decision.is_allowed()), Ordering::Relaxed);
@@ -129,7 +129,7 @@ fn slots_migrate_under_load_without_errors() {
     }
     // A batch finds every owner, too.
     let requests: Vec<(String, u64)> = (0..KEYS).map(|number| (key(number), 0)).collect();
-    let decisions = limiter.check_many(&requests).wait().unwrap();
+    let decisions = limiter.check_many(&requests).blocking().unwrap();
     assert!(
         decisions
             .iter()
@@ -179,13 +179,13 @@ fn a_replica_replaces_a_killed_cluster_primary() {
     }
     let victim = cluster.owner(slot(&key(0)));
     cluster.nodes()[victim].kill();
-    assert!(limiter.check(&key(0)).wait().unwrap().degraded().is_some());
+    assert!(limiter.check(&key(0)).blocking().unwrap().degraded().is_some());
     let all_available = || {
         (0..KEYS).all(|number| {
             limiter
                 .check(&key(number))
                 .cost(0)
-                .wait()
+                .blocking()
                 .unwrap()
                 .degraded()
                 .is_none()
@@ -202,7 +202,7 @@ fn a_replica_replaces_a_killed_cluster_primary() {
 fn a_cluster_node_used_as_a_single_server_is_an_error() {
     let mut cluster = RedisCluster::start();
     let limiter = closed(&cluster.nodes()[0].url(), "gcra 50/365 days");
-    let refused = || (0..20).find_map(|number| limiter.reset(&key(number)).wait().err());
+    let refused = || (0..20).find_map(|number| limiter.reset(&key(number)).blocking().err());
     let Some(CheckError::Store(error)) = refused() else {
         panic!("a single node owns all slots")
     };

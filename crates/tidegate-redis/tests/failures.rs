@@ -23,7 +23,7 @@ fn a_flushed_script_is_reloaded() {
         for _ in 0..5 {
             server.command(&["SCRIPT", "FLUSH"]);
             assert!(
-                limiter.check("k").wait().unwrap().is_allowed(),
+                limiter.check("k").blocking().unwrap().is_allowed(),
                 "{:?}",
                 limiter.counters()
             );
@@ -31,17 +31,17 @@ fn a_flushed_script_is_reloaded() {
         server.command(&["SCRIPT", "FLUSH"]);
         let batch = limiter
             .check_many(&[("k", 1), ("other", 1)])
-            .wait()
+            .blocking()
             .unwrap();
         assert_eq!(
             (batch[0].is_allowed(), batch[1].is_allowed()),
             (false, true)
         );
         server.command(&["SCRIPT", "FLUSH"]);
-        assert_eq!(limiter.refund("k", 2).wait().unwrap().remaining(), 2);
+        assert_eq!(limiter.refund("k", 2).blocking().unwrap().remaining(), 2);
         assert_eq!(limiter.counters().degraded_total(), 0);
-        limiter.reset("k").wait().unwrap();
-        limiter.reset("other").wait().unwrap();
+        limiter.reset("k").blocking().unwrap();
+        limiter.reset("other").blocking().unwrap();
         assert!(server.keys().is_empty());
     }
 }
@@ -63,7 +63,7 @@ fn a_hanging_server_does_not_block_callers() {
                 let key = format!("of thread {number}");
                 while !is_over.load(Ordering::Relaxed) {
                     let start = now();
-                    let decision = limiter.check(&key).wait().unwrap();
+                    let decision = limiter.check(&key).blocking().unwrap();
                     // `cargo xtask bench failures` measures the exact figures.
                     assert!(
                         start.elapsed() < Duration::from_secs(5),
@@ -108,7 +108,7 @@ fn the_number_of_waiting_checks_is_bounded() {
     proxy.set(Fault::Hang);
     std::thread::scope(|scope| {
         for _ in 0..20 {
-            scope.spawn(|| limiter.check("k").wait().unwrap());
+            scope.spawn(|| limiter.check("k").blocking().unwrap());
         }
     });
     let counters = limiter.counters();
@@ -127,7 +127,7 @@ fn the_store_recovers_from_a_restart() {
     assert_eq!(admitted(&limiter, "k", 10), 5);
     for _ in 0..3 {
         server.kill();
-        assert!(limiter.check("k").wait().unwrap().degraded().is_some());
+        assert!(limiter.check("k").blocking().unwrap().degraded().is_some());
         assert!(wait_for(TIMEOUT, || limiter
             .counters()
             .store
@@ -153,9 +153,9 @@ fn a_lost_reply_is_not_retried() {
     ] {
         let proxy = Proxy::start(server.port());
         let limiter = closed(&proxy.url(), FIVE);
-        assert!(limiter.check("k").wait().unwrap().is_allowed());
+        assert!(limiter.check("k").blocking().unwrap().is_allowed());
         proxy.set(fault);
-        let decision = limiter.check("k").wait().unwrap();
+        let decision = limiter.check("k").blocking().unwrap();
         assert!(
             decision.is_denied() && decision.degraded().is_some(),
             "{decision:?}"
@@ -167,7 +167,7 @@ fn a_lost_reply_is_not_retried() {
         proxy.set(Fault::None);
         wait_until_available(&limiter);
         assert_eq!(left(&limiter, "k"), 3);
-        limiter.reset("k").wait().unwrap();
+        limiter.reset("k").blocking().unwrap();
     }
 }
 
@@ -200,7 +200,7 @@ fn reconnects_back_off() {
         for _ in 0..16 {
             scope.spawn(|| {
                 while proxy.accepted() < before + 6 {
-                    assert!(limiter.check("k").wait().unwrap().is_denied());
+                    assert!(limiter.check("k").blocking().unwrap().is_denied());
                     std::thread::yield_now();
                 }
             });
@@ -224,7 +224,7 @@ fn the_failure_policy_decides_requests_that_redis_rejects() {
     assert_eq!(admitted(&limiter, "k", 2), 2);
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(
-        limiter.check("k").wait().unwrap().degraded(),
+        limiter.check("k").blocking().unwrap().degraded(),
         Some(Degraded::Refused)
     );
     assert!(
@@ -240,26 +240,26 @@ fn the_failure_policy_decides_requests_that_redis_rejects() {
     assert_eq!(admitted(&limiter, "k", 10), 3);
     // A denial writes nothing and needs no memory.
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(limiter.check("k").wait().unwrap().degraded(), None);
+    assert_eq!(limiter.check("k").blocking().unwrap().degraded(), None);
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     assert_eq!(
-        limiter.check("other").wait().unwrap().degraded(),
+        limiter.check("other").blocking().unwrap().degraded(),
         Some(Degraded::Refused)
     );
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    assert!(limiter.check("other").wait().unwrap().is_allowed());
+    assert!(limiter.check("other").blocking().unwrap().is_allowed());
 }
 
 #[test]
 fn a_demoted_server_is_avoided_until_it_is_a_primary_again() {
     let (server, other) = (RedisServer::start(), RedisServer::start());
     let limiter = closed(&server.url(), FIVE);
-    assert!(limiter.check("k").wait().unwrap().is_allowed());
+    assert!(limiter.check("k").blocking().unwrap().is_allowed());
     server.command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
-    assert!(limiter.check("k").wait().unwrap().degraded().is_some());
+    assert!(limiter.check("k").blocking().unwrap().degraded().is_some());
     server.command(&["REPLICAOF", "NO", "ONE"]);
-    let admits = || limiter.check("another").wait().unwrap().is_allowed();
+    let admits = || limiter.check("another").blocking().unwrap().is_allowed();
     assert!(wait_for(TIMEOUT, admits), "{:?}", limiter.counters());
 }
 
@@ -290,7 +290,7 @@ fn unreadable_keys_are_denied_and_left_unchanged() {
         ] {
             server.command(&["SET", name, damaged]);
             let before = server.command(&["GET", name]);
-            let decision = limiter.check("k").wait().unwrap();
+            let decision = limiter.check("k").blocking().unwrap();
             assert!(
                 decision.is_denied(),
                 "{policy} on {damaged:?}: {decision:?}"
@@ -302,7 +302,7 @@ fn unreadable_keys_are_denied_and_left_unchanged() {
             );
             let batch = limiter
                 .check_many(&[("k", 1), ("innocent", 0)])
-                .wait()
+                .blocking()
                 .unwrap();
             assert_eq!(
                 (batch[0].degraded(), batch[1].degraded()),
@@ -318,21 +318,21 @@ fn unreadable_keys_are_denied_and_left_unchanged() {
         server.command(&["DEL", name]);
         server.command(&["HSET", name, "field", "1"]);
         assert_eq!(
-            limiter.check("k").wait().unwrap().degraded(),
+            limiter.check("k").blocking().unwrap().degraded(),
             Some(Degraded::Unreadable),
             "{policy} on a hash"
         );
         assert_eq!(
             limiter
                 .check_many(&[("k", 1), ("innocent", 0)])
-                .wait()
+                .blocking()
                 .unwrap()[0]
                 .degraded(),
             Some(Degraded::Unreadable)
         );
-        limiter.reset("k").wait().unwrap();
+        limiter.reset("k").blocking().unwrap();
         assert!(
-            limiter.check("k").wait().unwrap().degraded().is_none(),
+            limiter.check("k").blocking().unwrap().degraded().is_none(),
             "{policy}"
         );
     }
@@ -357,20 +357,25 @@ fn each_failure_policy_decides_while_redis_is_down() {
     assert_eq!(admitted(&closed_limiter, "k", 20), 0);
     // A fifth of 10. The counts in Redis do not matter.
     assert_eq!(admitted(&local, "k", 20), 2);
-    let decision = local.check("k").wait().unwrap();
+    let decision = local.check("k").blocking().unwrap();
     assert_eq!((decision.limit(), decision.remaining()), (2, 0));
     assert!(decision.degraded().is_some());
     // Refunds and resets have no local fallback. A refund of a cost that Redis counted must not
     // free local admissions.
     assert!(matches!(
-        local.refund("k", 1).wait(),
+        local.refund("k", 1).blocking(),
         Err(CheckError::Store(_))
     ));
-    assert!(matches!(local.reset("k").wait(), Err(CheckError::Store(_))));
-    assert!(local.check("k").wait().unwrap().is_denied());
-    for (limiter, allowed, denied) in [(&open, 20, 0), (&closed_limiter, 0, 20), (&local, 5, 20)] {
+    assert!(matches!(local.reset("k").blocking(), Err(CheckError::Store(_))));
+    assert!(local.check("k").blocking().unwrap().is_denied());
+    for (limiter, expected) in [
+        (&open, (20, 0, 0)),
+        (&closed_limiter, (0, 0, 20)),
+        (&local, (5, 20, 0)),
+    ] {
         let counters = limiter.counters();
-        assert_eq!((counters.allowed, counters.denied), (allowed, denied));
+        let counts = (counters.allowed, counters.denied, counters.outages);
+        assert_eq!(counts, expected);
     }
     assert_eq!(open.counters().degraded_total(), 20);
     assert_eq!(local.counters().degraded_total(), 22);

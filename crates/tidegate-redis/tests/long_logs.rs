@@ -51,21 +51,20 @@ impl Both {
     fn admit(&self, cost: Cost) -> (Claims, Claims) {
         let key = Key::new(b"k").unwrap();
         let plan = Store::plan(&self.redis, &self.policy, "");
-        let (redis, claims) = self
+        let redis = self
             .redis
             .block_on(self.redis.admit_one(&plan, key, cost))
             .unwrap()
             .unwrap();
-        let (memory, memory_claims) =
-            self.memory
-                .admit_one(&self.memory.plan(&self.policy, ""), key, cost);
+        let plan = self.memory.plan(&self.policy, "");
+        let memory = self.memory.admit_one(&plan, key, cost);
         assert_eq!(
-            Answer::of(&redis, 1_000),
-            Answer::of(&memory, 1_000),
+            Answer::of(&redis.decision, 1_000),
+            Answer::of(&memory.decision, 1_000),
             "cost {cost} at {:?}",
             self.clock.now()
         );
-        (claims, memory_claims)
+        (redis.claims, memory.claims)
     }
 
     fn settle(&self, (claims, memory_claims): &(Claims, Claims), taken: Cost, actual: Cost) {
@@ -90,8 +89,8 @@ impl Both {
             .memory
             .settle(&self.memory.plan(&self.policy, ""), key, &settlement);
         assert_eq!(
-            Answer::of(&redis, 1_000),
-            Answer::of(&memory, 1_000),
+            Answer::of(&redis.decision, 1_000),
+            Answer::of(&memory.decision, 1_000),
             "settled to {actual}"
         );
     }
@@ -176,10 +175,8 @@ fn a4_a_reset_or_refund_during_a_settlement_is_not_undone() {
     let (key, fifty) = (Key::new(b"k").unwrap(), Cost::try_from(50).unwrap());
     for disturb in ["reset", "refund"] {
         server.command(&["FLUSHDB"]);
-        let (_, claims) = store
-            .block_on(store.admit_one(&plan, key, fifty))
-            .unwrap()
-            .unwrap();
+        let admitted = store.block_on(store.admit_one(&plan, key, fifty));
+        let claims = admitted.unwrap().unwrap().claims;
         let name = String::from_utf8(server.keys()[0].0.clone()).unwrap();
         // The log looks as if 200,000 requests had arrived a microsecond apart.
         let add = "local at = tonumber(redis.call('LINDEX', KEYS[1], -2)) for i = 1, 200000 do redis.call('RPUSH', KEYS[1], \
@@ -204,7 +201,7 @@ fn a4_a_reset_or_refund_during_a_settlement_is_not_undone() {
             let other =
                 RedisStore::connect_blocking(&format!("{}?timeout=5s", server.url())).unwrap();
             match disturb {
-                "reset" => other.block_on(other.reset(&plan, key)).unwrap().unwrap(),
+                "reset" => drop(other.block_on(other.reset(&plan, key)).unwrap().unwrap()),
                 _ => drop(
                     other
                         .block_on(other.refund(&plan, key, Cost::try_from(220).unwrap()))

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use common::TIMEOUT;
-use tidegate_core::{FailurePolicy, Gate, PolicySet, Receipt, Rules, Store, Subject, Verdict};
+use tidegate_core::{Cost, FailurePolicy, Gate, PolicySet, Receipt, Rules, Store, Subject, Verdict};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer, wait_for};
 
@@ -37,7 +37,7 @@ fn admit(gate: &Gate<RedisStore>) -> (Verdict, Receipt<RedisStore>) {
 fn left(gate: &Gate<RedisStore>) -> u64 {
     gate.check("api", "k")
         .cost(0)
-        .wait()
+        .blocking()
         .unwrap()
         .remaining()
         .unwrap()
@@ -51,7 +51,7 @@ fn receipts_are_refunded_and_settled() {
     assert_eq!((verdict.is_allowed(), left(&gate)), (true, 9));
     receipt.give_back();
     assert!(wait_for(TIMEOUT, || left(&gate) == 10));
-    admit(&gate).1.settle(4.try_into().unwrap());
+    admit(&gate).1.settle(Cost::try_from(4).unwrap());
     assert!(wait_for(TIMEOUT, || left(&gate) == 6));
 }
 
@@ -160,17 +160,17 @@ fn a3_cluster_receipts_are_read_from_the_owning_node() {
         let subject = Subject::new("p", &key);
         let (_, is_kept) = gate
             .store()
-            .block_on(gate.decide_with_receipt(subject, &id))
+            .block_on(gate.decide_with_receipt(&subject, &id))
             .unwrap()
             .unwrap();
         assert!(is_kept);
         let subject = Subject {
-            cost: tidegate_core::Cost::ZERO,
+            cost: Cost::ZERO,
             ..subject
         };
         assert!(
             gate.store()
-                .block_on(gate.settle(subject, &id))
+                .block_on(gate.settle(&subject, &id))
                 .unwrap()
                 .unwrap()
                 .is_some()

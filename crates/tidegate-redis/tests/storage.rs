@@ -34,22 +34,22 @@ fn a_denial_and_a_peek_write_nothing() {
     ];
     for policy in policies {
         let limiter = closed(&server.url(), policy);
-        limiter.check("k").cost(3).wait().unwrap();
+        let _ = limiter.check("k").cost(3).blocking().unwrap();
         let before = changes(&server);
-        assert!(limiter.check("k").wait().unwrap().is_denied());
-        assert!(limiter.check("k").cost(99).wait().unwrap().is_denied());
-        assert!(limiter.check("new").cost(99).wait().unwrap().is_denied());
-        limiter.check("k").cost(0).wait().unwrap();
+        assert!(limiter.check("k").blocking().unwrap().is_denied());
+        assert!(limiter.check("k").cost(99).blocking().unwrap().is_denied());
+        assert!(limiter.check("new").cost(99).blocking().unwrap().is_denied());
+        let _ = limiter.check("k").cost(0).blocking().unwrap();
         limiter
             .check_many(&[("k", 1), ("new", 0), ("k", 2)])
-            .wait()
+            .blocking()
             .unwrap();
-        limiter.refund("k", 0).wait().unwrap();
+        limiter.refund("k", 0).blocking().unwrap();
         assert_eq!(changes(&server), before, "{policy}");
-        assert!(limiter.check("new").wait().unwrap().is_allowed());
+        assert!(limiter.check("new").blocking().unwrap().is_allowed());
         assert_ne!(changes(&server), before, "{policy}");
-        limiter.reset("k").wait().unwrap();
-        limiter.reset("new").wait().unwrap();
+        limiter.reset("k").blocking().unwrap();
+        limiter.reset("new").blocking().unwrap();
         assert!(server.keys().is_empty(), "{policy}");
     }
 }
@@ -75,7 +75,7 @@ fn a_log_takes_at_most_20_bytes_per_entry() {
                 limiter
                     .check("k")
                     .cost(fastrand::u64(1..20))
-                    .wait()
+                    .blocking()
                     .unwrap()
                     .is_allowed()
             );
@@ -108,7 +108,7 @@ fn expired_entries_of_a_large_log_are_trimmed() {
         "sliding_window_log 1000000/minute",
     );
     assert_eq!(
-        limiter.check("k").wait().unwrap().remaining(),
+        limiter.check("k").blocking().unwrap().remaining(),
         1_000_000 - 11
     );
     let Value::Int(length) = server.command(&["LLEN", "tg::sl/1000000/1m:{k}"]) else {
@@ -116,7 +116,7 @@ fn expired_entries_of_a_large_log_are_trimmed() {
     };
     assert_eq!(length, 1 + 2 * 11);
     assert_eq!(
-        limiter.refund("k", 100).wait().unwrap().remaining(),
+        limiter.refund("k", 100).blocking().unwrap().remaining(),
         1_000_000
     );
     assert!(server.keys().is_empty());

@@ -54,7 +54,7 @@ fn a_clock_that_steps_back_locks_no_client_out() {
             shift_micros(shift);
             // The limit is used up, either before the step or now.
             admitted(&limiter, "k", 6);
-            let decision = limiter.check("k").wait().unwrap();
+            let decision = limiter.check("k").blocking().unwrap();
             assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
             assert!(
                 decision.is_denied(),
@@ -98,13 +98,13 @@ fn idle_keys_expire() {
         let limiter = closed(&server.url(), policy);
         for number in 0..300 {
             let key = format!("{}", number % 50);
-            limiter
+            let _ = limiter
                 .check(&key)
                 .cost(f64::from(number % 4) / 2.0)
-                .wait()
+                .blocking()
                 .unwrap();
             if number % 7 == 0 {
-                limiter.refund(&key, 0.5).wait().unwrap();
+                limiter.refund(&key, 0.5).blocking().unwrap();
             }
             if number % 50 == 0 {
                 assert!(
@@ -144,7 +144,7 @@ fn keys_do_not_expire_early() {
         for round in 0..20 {
             let key = format!("{round}");
             let before = now_us(&server);
-            let decision = limiter.check(&key).cost(0.777).wait().unwrap();
+            let decision = limiter.check(&key).cost(0.777).blocking().unwrap();
             let after = now_us(&server);
             let reset = u64::try_from(decision.reset_after().as_micros()).unwrap();
             let expires = 1_000
@@ -169,12 +169,12 @@ fn a_retry_after_the_reported_wait_succeeds() {
     let server = RedisServer::start();
     let limiter = closed(&server.url(), "gcra 100/second burst=1");
     for _ in 0..20 {
-        let decision = limiter.check("k").wait().unwrap();
+        let decision = limiter.check("k").blocking().unwrap();
         if let Some(retry_after) = decision.retry_after() {
             assert!(retry_after <= Duration::from_millis(10), "{decision:?}");
             // No other request is made, so only time can free the limit.
             std::thread::park_timeout(retry_after);
-            let again = || limiter.check("k").wait().unwrap().is_allowed();
+            let again = || limiter.check("k").blocking().unwrap().is_allowed();
             assert!(wait_for(TIMEOUT, again));
         }
     }

@@ -35,6 +35,8 @@ pub enum Act {
     Check(Cost),
     /// A refund of this cost.
     Refund(Cost),
+    /// A charge of this cost.
+    Charge(Cost),
     /// A request of this cost, with a receipt of this number.
     Admit(Cost, u32),
     /// Settles the receipt of this number at this cost.

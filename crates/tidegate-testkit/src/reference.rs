@@ -22,6 +22,8 @@ struct Rule {
     limit: i128,
     period: i128,
     capacity: i128,
+    /// The capacity and the debt.
+    most: i128,
 }
 
 /// The usage under one limit.
@@ -73,6 +75,12 @@ impl Reference {
                     .filter(|_| cost > Cost::ZERO)
                 {
                     rule.give_back(usage, now, thousandths(cost));
+                }
+                check(&self.limits, usages, now, 0)
+            }
+            Act::Charge(cost) => {
+                for (rule, usage) in self.limits.iter().zip(&mut *usages) {
+                    rule.charge(usage, now, thousandths(cost));
                 }
                 check(&self.limits, usages, now, 0)
             }
@@ -173,6 +181,7 @@ impl Rule {
                 .try_into()
                 .expect("a period fits in 128 bits"),
             capacity: i128::from(limit.capacity()) * 1_000,
+            most: i128::from(limit.capacity() + limit.max_debt()) * 1_000,
         }
     }
 
@@ -207,7 +216,7 @@ impl Rule {
     fn bring_back(&self, usage: &mut Usage, now: i128) {
         match usage {
             Usage::Bucket { free_at } => {
-                *free_at = (*free_at).min(now * self.limit + self.capacity * self.period)
+                *free_at = (*free_at).min(now * self.limit + self.most * self.period)
             }
             Usage::Window { start, .. } | Usage::Counter { start, .. } if *start > now => {
                 *start = self.window_of(now)
@@ -229,14 +238,19 @@ impl Rule {
 
     /// Returns true if `cost` more fits at `now`, by the definition.
     fn fits(&self, usage: &Usage, now: i128, cost: i128) -> bool {
+        self.fits_in(usage, now, cost, self.capacity)
+    }
+
+    /// Returns true if usage and `cost` are at most `most`.
+    fn fits_in(&self, usage: &Usage, now: i128, cost: i128, most: i128) -> bool {
         match usage {
             Usage::Bucket { free_at } => {
                 let used_and_cost = (free_at - now * self.limit).max(0) + cost * self.period;
-                used_and_cost <= self.capacity * self.period
+                used_and_cost <= most * self.period
             }
             Usage::Window { start, count } => {
                 let live = if now - start < self.period { *count } else { 0 };
-                live + cost <= self.limit
+                live + cost <= most
             }
             Usage::Counter {
                 start,
@@ -246,9 +260,9 @@ impl Rule {
                 let elapsed = now - self.window_of(now);
                 let (current, previous) = self.counts(*start, *current, *previous, now);
                 previous * (self.period - elapsed) + (current + cost) * self.period
-                    <= self.limit * self.period
+                    <= most * self.period
             }
-            Usage::Log(log) => self.live(log, now) + cost <= self.limit,
+            Usage::Log(log) => self.live(log, now) + cost <= most,
         }
     }
 
@@ -261,7 +275,7 @@ impl Rule {
 
     /// Returns the time after which all usage has expired.
     fn horizon(&self) -> i128 {
-        let refill = self.capacity * self.period / self.limit + 1;
+        let refill = self.most * self.period / self.limit + 1;
         refill.max(2 * self.period)
     }
 
@@ -322,6 +336,25 @@ impl Rule {
                 log.retain(|(at, _)| now - at < self.period);
                 log.push((now, cost));
             }
+        }
+    }
+
+    /// Takes the largest part of `cost` with which usage is at most the capacity and the debt. A
+    /// bucket takes any fraction; the others take whole thousandths.
+    fn charge(&self, usage: &mut Usage, now: i128, cost: i128) {
+        if let Usage::Bucket { free_at } = usage {
+            let latest = now * self.limit + self.most * self.period;
+            let charged = (*free_at).max(now * self.limit) + cost * self.period;
+            if cost > 0 {
+                *free_at = charged.min(latest).max(*free_at);
+            }
+            return;
+        }
+        let does_not_fit = |amount: i128| !self.fits_in(usage, now, amount, self.most);
+        let fits = (smallest(cost + 1, does_not_fit) - 1).max(0);
+        // A charge writes the state as of now, even if nothing fits.
+        if cost > 0 {
+            self.take(usage, now, fits);
         }
     }
 

@@ -35,6 +35,7 @@ pub struct Step {
     pub key: String,
     cost: Option<Box<RawValue>>,
     refund: Option<Box<RawValue>>,
+    charge: Option<Box<RawValue>>,
     receipt: Option<String>,
     settle: Option<String>,
     allowed: bool,
@@ -59,12 +60,15 @@ impl Step {
                 .parse()
                 .expect("receipts are named r1, r2, …")
         };
+        if let Some(text) = &self.charge {
+            return Act::Charge(cost(text));
+        }
         match (&self.cost, &self.refund, &self.receipt, &self.settle) {
             (Some(text), None, None, None) => Act::Check(cost(text)),
             (None, Some(text), None, None) => Act::Refund(cost(text)),
             (Some(text), None, Some(name), None) => Act::Admit(cost(text), number(name)),
             (Some(text), None, None, Some(name)) => Act::Settle(number(name), cost(text)),
-            _ => panic!("invalid step: expected either a cost or a refund"),
+            _ => panic!("invalid step: expected a cost, a refund or a charge"),
         }
     }
 
@@ -102,7 +106,7 @@ pub fn all() -> Vec<Case> {
     files.sort();
     let cases: Vec<Case> = files.iter().flat_map(|file| cases(file)).collect();
     assert!(
-        cases.len() > 400,
+        cases.len() > 500,
         "only {} cases: are files missing from vectors/?",
         cases.len()
     );

@@ -23,6 +23,9 @@ pub fn limit(random: &mut Rng, algorithm: Algorithm) -> Limit {
         if algorithm == Algorithm::FixedWindow && random.bool() {
             limit = limit.anchor(Anchor::FirstHit);
         }
+        if random.bool() {
+            limit = limit.debt(self::units(random, 1_000_000_000));
+        }
         // A burst that takes more than a century to refill is invalid: draw again.
         if Policy::new([limit]).is_ok() {
             return limit;
@@ -91,10 +94,10 @@ impl Walk {
     pub fn next_step(&mut self) -> (u64, Act) {
         self.step_time();
         let cost = self.cost();
-        let act = if self.random.u8(0..8) == 0 {
-            Act::Refund(cost)
-        } else {
-            Act::Check(cost)
+        let act = match self.random.u8(0..16) {
+            0..2 => Act::Refund(cost),
+            2..4 => Act::Charge(cost),
+            _ => Act::Check(cost),
         };
         (self.now, act)
     }
@@ -144,6 +147,7 @@ impl Walk {
             6 => 0,
             7 => random.u64(0..3_000),
             8 => whole,
+            9 if random.bool() => whole * 3,
             9 => whole + 1,
             10 => random.u64(0..=whole),
             _ => whole / 2,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::{
-    Admission, BlockingError, Cost, Decision, Key, MemoryStore, Plan, Policy, Settlement, Store,
+    Admission, BlockingError, Charged, Clock, Cost, Decision, Key, MemoryStore, Plan, Policy, Settlement, Store,
     StoreError, StoreHealth, Timestamp,
 };
 #[cfg(feature = "redis")]
@@ -22,7 +22,7 @@ use tidegate_redis::{RedisPlan, RedisStore};
 ///
 /// let limiter = Limiter::connect_blocking("memory://", "100/minute".parse()?)?;
 /// let service = Service { limiter };
-/// assert!(service.limiter.check("user:42").wait()?.is_allowed());
+/// assert!(service.limiter.check("user:42").blocking()?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -189,11 +189,39 @@ impl Store for AnyStore {
         plan: &AnyPlan,
         key: Key<'_>,
         settlement: &Settlement<'_>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Charged, StoreError> {
         with_own_plan!(
             self,
             plan,
             |store, plan| Store::settle(store, plan, key, settlement).await,
+            Err(foreign_plan())
+        )
+    }
+
+    async fn peek(
+        &self,
+        plan: &AnyPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Admission, StoreError> {
+        with_own_plan!(
+            self,
+            plan,
+            |store, plan| Store::peek(store, plan, key, cost).await,
+            Err(foreign_plan())
+        )
+    }
+
+    async fn charge(
+        &self,
+        plan: &AnyPlan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Charged, StoreError> {
+        with_own_plan!(
+            self,
+            plan,
+            |store, plan| Store::charge(store, plan, key, cost).await,
             Err(foreign_plan())
         )
     }
@@ -242,7 +270,7 @@ impl Store for AnyStore {
         )
     }
 
-    async fn reset(&self, plan: &AnyPlan, key: Key<'_>) -> Result<(), StoreError> {
+    async fn reset(&self, plan: &AnyPlan, key: Key<'_>) -> Result<bool, StoreError> {
         with_own_plan!(
             self,
             plan,
@@ -272,6 +300,14 @@ impl Store for AnyStore {
             Self::Memory(store) => store.detach(future),
             #[cfg(feature = "redis")]
             Self::Redis(store) => store.detach(future),
+        }
+    }
+
+    fn clock(&self) -> Clock {
+        match self {
+            Self::Memory(store) => Store::clock(store),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store.clock(),
         }
     }
 

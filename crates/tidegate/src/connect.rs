@@ -67,7 +67,7 @@ pub trait Connect: Sized {
     ) -> impl Future<Output = Result<Self, ConnectError>> + Send;
 
     /// Connects to the store at a URL, for programs without an async runtime. Run its operations
-    /// with `.wait()`.
+    /// with `.blocking()`.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ pub trait Connect: Sized {
     /// use tidegate::{Connect, Limiter};
     ///
     /// let limiter = Limiter::connect_blocking("memory://", "1/minute".parse()?)?;
-    /// assert!(limiter.check("user:42").wait()?.is_allowed());
+    /// assert!(limiter.check("user:42").blocking()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn connect_blocking(url: &str, limits: Self::Limits) -> Result<Self, ConnectError>;

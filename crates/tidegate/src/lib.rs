@@ -43,12 +43,14 @@ pub use store_url::StoreUrl;
 #[cfg(feature = "actix")]
 pub use tidegate_actix as actix;
 pub use tidegate_core::{
-    Algorithm, Anchor, Breaker, BucketLimit, CheckError, Clock, Cost, CostError, Counters,
-    Decision, Degraded, EmptyKey, Exception, FailurePolicy, Gate, GateBuilder, Key, Latency, Limit,
-    Limiter, LimiterBuilder, ManualClock, MemoryStats, MemoryStore, MemoryStoreBuilder,
-    MemoryStoreError, Name, NameError, Outcome, Policy, PolicyCounters, PolicyDecision,
-    PolicyError, PolicyLabel, PolicyOutcome, PolicySet, PolicySetError, Rate, Receipt,
-    RestoreError, Rules, StoreHealth, Subject, Timestamp, Verdict,
+    AcquireError, ActualCosts, Algorithm, Anchor, AsKey, Breaker, BucketLimit, CheckError, Clock,
+    Cost, CostError, Counters, Decision, Degraded, DenialReason, Denied, EmptyKey, Exception,
+    FailurePolicy, Gate, GateBuilder, GlobalLimiter, IntoKey, Key, KeyBuf, KeyPart, Latency, Limit,
+    LimitFigures, Limiter, LimiterBuilder, ManualClock, MemoryStats, MemoryStore,
+    MemoryStoreBuilder, MemoryStoreError, Name, NameError, Outcome, Policy, PolicyCounters,
+    PolicyDecision, PolicyError, PolicyLabel, PolicyOutcome, PolicySet, PolicySetError, Rate,
+    Receipt, RestoreError, Rules, SleepFuture, StoreHealth, Subject, TimeSource, Timestamp, Usage,
+    Verdict,
 };
 #[cfg(feature = "macros")]
 pub use tidegate_macros::rate_limit;

@@ -4,6 +4,6 @@
 //! the state of a key under a policy, for stores with compare-and-swap.
 
 pub use crate::any_store::AnyPlan;
-pub use tidegate_core::{Plan, Record, Store, StoreError};
+pub use tidegate_core::{Charged, Plan, Record, Store, StoreError};
 #[cfg(feature = "redis")]
 pub use tidegate_redis::RedisPlan;

@@ -20,7 +20,7 @@ use crate::connect::ConnectError;
 ///
 /// let url: StoreUrl = "memory://?max_keys=1000".parse()?;
 /// let limiter = url.with_failure_policy(FailurePolicy::Closed).limiter_blocking("1/minute".parse()?)?;
-/// assert!(limiter.check("user:42").wait()?.is_allowed());
+/// assert!(limiter.check("user:42").blocking()?.is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
@@ -243,7 +243,7 @@ impl StoreUrl {
     /// use tidegate::StoreUrl;
     ///
     /// let limiter = "memory://".parse::<StoreUrl>()?.limiter_blocking("100/minute".parse()?)?;
-    /// assert!(limiter.check("user:42").wait()?.is_allowed());
+    /// assert!(limiter.check("user:42").blocking()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn limiter_blocking(self, policy: Policy) -> Result<Limiter<AnyStore>, ConnectError> {
@@ -288,7 +288,7 @@ impl StoreUrl {
     ///
     /// let policies = PolicySet::new().with("api", Rules::new("100/minute".parse()?))?;
     /// let gate = "memory://".parse::<StoreUrl>()?.gate_blocking(policies)?;
-    /// assert!(gate.check("api", "user:42").wait()?.is_allowed());
+    /// assert!(gate.check("api", "user:42").blocking()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn gate_blocking(self, policies: PolicySet) -> Result<Gate<AnyStore>, ConnectError> {

@@ -28,7 +28,7 @@ pub(super) fn measure(server: &RedisServer) -> anyhow::Result<()> {
         for _ in 0..requests {
             let batch: Vec<(String, u64)> = (0..keys).map(|key| (name_of(key), 1)).collect();
             for part in batch.chunks(1_000) {
-                limiter.check_many(part).wait()?;
+                limiter.check_many(part).blocking()?;
             }
         }
         let bytes = used_memory(server)?.saturating_sub(before) / keys as u64;

@@ -209,15 +209,15 @@ impl Simulation {
             keys.insert(step.key.clone().into_owned());
         }
         let decision = match &step.action {
-            StepAction::Check(cost) => self.limiter.check(&*step.key).cost(*cost).wait()?,
-            StepAction::Refund(cost) => self.limiter.refund(&*step.key, *cost).wait()?,
+            StepAction::Check(cost) => self.limiter.check(&*step.key).cost(*cost).blocking()?,
+            StepAction::Refund(cost) => self.limiter.refund(&*step.key, *cost).blocking()?,
             StepAction::Admit(cost, name) => {
                 let (decision, receipt) = self
                     .limiter
                     .check(&*step.key)
                     .cost(*cost)
                     .with_receipt()
-                    .wait()?;
+                    .blocking()?;
                 if self.receipts.len() >= MAX_RECEIPTS {
                     bail!("{MAX_RECEIPTS} receipts are open: expected fewer at a time");
                 }
@@ -261,14 +261,14 @@ impl Simulation {
         // A denied request has nothing to settle.
         match settled.first() {
             Some(decision) => Ok(*decision),
-            None => Ok(self.limiter.check(key).cost(0).wait()?),
+            None => Ok(self.limiter.check(key).cost(0).blocking()?),
         }
     }
 
     /// Deletes the keys of the simulation. Keys that cannot be reached expire by themselves.
     fn clean_up(&mut self) {
         for key in self.left_behind.take().into_iter().flatten() {
-            if self.limiter.reset(&key).wait().is_err() {
+            if self.limiter.reset(&key).blocking().is_err() {
                 return;
             }
         }

@@ -35,8 +35,12 @@ pub(crate) struct Bucket<S> {
     /// The time to refill one unit, and the whole bucket.
     unit: S,
     full: S,
+    /// The time to refill the burst and the whole debt: the latest free-again time.
+    longest: S,
     /// The burst in thousandths.
     capacity_cost: u64,
+    /// The burst and the debt in thousandths.
+    most_counted: u64,
     /// The burst in units.
     capacity: u32,
     queues: bool,
@@ -63,7 +67,9 @@ impl<S: Span> Bucket<S> {
         let shared = gcd(limit.period_ns(), thousandths);
         let (numerator, denominator) = (limit.period_ns() / shared, thousandths / shared);
         let capacity_cost = limit.capacity() * THOUSANDTHS;
+        let most_counted = limit.most_counted() * THOUSANDTHS;
         let full_parts = u128::from(capacity_cost) * u128::from(numerator);
+        let longest_parts = u128::from(most_counted) * u128::from(numerator);
         let unit_parts = u128::from(THOUSANDTHS) * u128::from(numerator);
         Self {
             numerator,
@@ -71,7 +77,9 @@ impl<S: Span> Bucket<S> {
             denominator_tag: denominator_tag(denominator),
             unit: S::of_parts(unit_parts, denominator),
             full: S::of_parts(full_parts, denominator),
+            longest: S::of_parts(longest_parts, denominator),
             capacity_cost,
+            most_counted,
             capacity: (capacity_cost / THOUSANDTHS) as u32,
             queues: limit.algorithm() == policy::Algorithm::LeakyBucket,
             has_any_rate: false,
@@ -114,6 +122,13 @@ impl<S: Span> Bucket<S> {
             u128::from(cost) * u128::from(self.numerator),
             self.denominator,
         )
+    }
+
+    /// Returns the cost that takes this time to refill, rounded up to a thousandth.
+    fn cost_of(&self, span: S) -> u64 {
+        let (ns, part) = span.split();
+        let parts = u128::from(ns) * u128::from(self.denominator) + u128::from(part);
+        u64::try_from(parts.div_ceil(u128::from(self.numerator))).unwrap_or(u64::MAX)
     }
 
     /// Returns the time until the bucket is free again.
@@ -195,6 +210,7 @@ impl<S: Span> Bucket<S> {
             kind: OutcomeKind::Allowed,
             wait: if self.queues { ahead } else { 0 },
             reset_after: taken,
+            limit_reset_after: taken,
             limit: self.capacity,
             remaining: self.unit_parts.divide(full - taken) as u32,
             limit_index: 0,
@@ -214,12 +230,12 @@ impl<S: Span> Algorithm for Bucket<S> {
 
     #[inline]
     fn is_from_future(&self, state: &BucketState, now: u64) -> bool {
-        !self.has_any_rate && self.ahead(state, now) > self.full
+        !self.has_any_rate && self.ahead(state, now) > self.longest
     }
 
     #[inline]
     fn clamp(&self, state: &mut BucketState, now: u64) {
-        self.set_ahead(state, now, self.full);
+        self.set_ahead(state, now, self.longest);
     }
 
     #[inline]
@@ -249,7 +265,7 @@ impl<S: Span> Algorithm for Bucket<S> {
 
     #[inline]
     fn refund_cost(&self, state: &mut BucketState, now: u64, cost: u64) {
-        let (ahead, cost) = (self.ahead(state, now), cost.min(self.capacity_cost));
+        let (ahead, cost) = (self.ahead(state, now), cost.min(self.most_counted));
         // A bucket that is already free keeps its time. Moved forward to now, it would be from the
         // future after a clock step back.
         if ahead > S::default() {
@@ -269,7 +285,7 @@ impl<S: Span> Algorithm for Bucket<S> {
     }
 
     fn refund_claimed(&self, state: &mut BucketState, now: u64, claim: Claim, cost: u64) {
-        let (ahead, cost) = (self.ahead(state, now), cost.min(self.capacity_cost));
+        let (ahead, cost) = (self.ahead(state, now), cost.min(self.most_counted));
         let claimed = self.ahead(
             &BucketState {
                 free_at: claim.time,
@@ -287,12 +303,20 @@ impl<S: Span> Algorithm for Bucket<S> {
         }
     }
 
-    fn charge(&self, state: &mut BucketState, now: u64, cost: u64) {
+    fn charge(&self, state: &mut BucketState, now: u64, cost: u64) -> u64 {
         let ahead = self.ahead(state, now);
-        if ahead < self.full {
-            let charged = ahead.plus(self.span_of(cost.min(self.capacity_cost)), self.denominator);
-            self.set_ahead(state, now, charged.min(self.full));
+        // More than the bucket can ever count is dropped before anything is added.
+        let addable = cost.min(self.most_counted);
+        let charged = ahead.plus(self.span_of(addable), self.denominator);
+        if ahead < self.longest {
+            self.set_ahead(state, now, charged.min(self.longest));
         }
+        let excess = charged.minus(self.longest.max(ahead), self.denominator);
+        cost - addable + self.cost_of(excess)
+    }
+
+    fn trial_copy(&self, state: &BucketState, _now: u64) -> BucketState {
+        *state
     }
 
     #[inline]

@@ -24,6 +24,8 @@ impl WindowState {
 pub(crate) struct FixedWindow {
     /// The limit in thousandths.
     limit: u64,
+    /// The limit and the debt in thousandths.
+    most_counted: u64,
     period: u64,
     opens_with_first_hit: bool,
 }
@@ -32,6 +34,7 @@ impl FixedWindow {
     pub(crate) fn new(limit: &Limit) -> Self {
         Self {
             limit: limit.limit() * THOUSANDTHS,
+            most_counted: limit.most_counted() * THOUSANDTHS,
             period: limit.period_ns(),
             opens_with_first_hit: limit.opens_with_first_hit(),
         }
@@ -114,11 +117,16 @@ impl Algorithm for FixedWindow {
         self.refund_cost(state, now, if state.end == claim.time { cost } else { 0 });
     }
 
-    fn charge(&self, state: &mut WindowState, now: u64, cost: u64) {
-        let fits = cost.min(self.limit.saturating_sub(state.count_at(now)));
+    fn charge(&self, state: &mut WindowState, now: u64, cost: u64) -> u64 {
+        let fits = cost.min(self.most_counted.saturating_sub(state.count_at(now)));
         if fits > 0 {
             self.take(state, now, fits);
         }
+        cost - fits
+    }
+
+    fn trial_copy(&self, state: &WindowState, _now: u64) -> WindowState {
+        *state
     }
 
     #[inline]

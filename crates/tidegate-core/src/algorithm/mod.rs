@@ -2,7 +2,7 @@
 //!
 //! Every algorithm implements the [`Algorithm`] trait on its own state, with integers only: times
 //! in nanoseconds, amounts in thousandths of a unit. The default state is a fresh one. [`decide`],
-//! [`refund`] and [`settle`] combine the limits of a policy, all or nothing.
+//! [`charge`], [`refund`] and [`settle`] combine the limits of a policy, all or nothing.
 
 mod bucket;
 mod claim;
@@ -18,7 +18,9 @@ mod tests;
 
 pub(crate) use bucket::{Bucket, BucketState, gcd};
 pub use claim::{Claim, Claims};
-pub(crate) use decide::{StateChange, decide, is_from_future, peek, refund, settle};
+pub(crate) use decide::{
+    StateChange, charge, decide, is_from_future, limit_figures, peek, probe, refund, settle, wait,
+};
 pub(crate) use fixed_window::{FixedWindow, WindowState};
 pub(crate) use sliding_window_counter::{CounterState, SlidingWindowCounter};
 use sliding_window_log::SlidingWindowLog;
@@ -73,8 +75,13 @@ pub(crate) trait Algorithm {
     /// Gives `cost` back, at most what is still counted of the request that `claim` belongs to.
     fn refund_claimed(&self, state: &mut Self::State, now: u64, claim: Claim, cost: u64);
 
-    /// Takes `cost`, or as much of it as fits.
-    fn charge(&self, state: &mut Self::State, now: u64, cost: u64);
+    /// Takes `cost` whatever the limit says, as far as the debt allows. Returns the amount that was
+    /// dropped because it exceeded the debt.
+    fn charge(&self, state: &mut Self::State, now: u64, cost: u64) -> u64;
+
+    /// Returns a copy for a trial: taking from it leaves the same figures as taking from `state`.
+    /// The copy is small, however long a log is.
+    fn trial_copy(&self, state: &Self::State, now: u64) -> Self::State;
 
     /// Returns the number of requests of cost 1 that fit now.
     fn remaining(&self, state: &Self::State, now: u64) -> u64;

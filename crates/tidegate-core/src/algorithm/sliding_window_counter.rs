@@ -21,6 +21,8 @@ pub(crate) struct CounterState {
 pub(crate) struct SlidingWindowCounter {
     /// The limit in thousandths.
     limit: u64,
+    /// The limit and the debt in thousandths.
+    most_counted: u64,
     period: u64,
 }
 
@@ -28,8 +30,14 @@ impl SlidingWindowCounter {
     pub(crate) fn new(limit: &Limit) -> Self {
         Self {
             limit: limit.limit() * THOUSANDTHS,
+            most_counted: limit.most_counted() * THOUSANDTHS,
             period: limit.period_ns(),
         }
+    }
+
+    /// Returns the largest count of a window, in thousandths.
+    pub(crate) fn most_counted(&self) -> u64 {
+        self.most_counted
     }
 
     #[inline]
@@ -143,15 +151,19 @@ impl Algorithm for SlidingWindowCounter {
         }
     }
 
-    fn charge(&self, state: &mut CounterState, now: u64, cost: u64) {
+    fn charge(&self, state: &mut CounterState, now: u64, cost: u64) -> u64 {
         *state = self.at(state, now);
         let free = self
-            .times_period(self.limit)
+            .times_period(self.most_counted)
             .saturating_sub(self.usage(state, now));
-        // At most the limit, so it fits.
-        state.current = state
-            .current
-            .saturating_add(cost.min((free / u128::from(self.period)) as u64));
+        // At most the largest count, so it fits.
+        let fits = cost.min((free / u128::from(self.period)) as u64);
+        state.current = state.current.saturating_add(fits);
+        cost - fits
+    }
+
+    fn trial_copy(&self, state: &CounterState, _now: u64) -> CounterState {
+        *state
     }
 
     #[inline]

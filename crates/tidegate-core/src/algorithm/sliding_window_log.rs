@@ -119,6 +119,8 @@ impl LogState {
 pub(crate) struct SlidingWindowLog {
     /// The limit in thousandths.
     limit: u64,
+    /// The limit and the debt in thousandths.
+    most_counted: u64,
     period: u64,
 }
 
@@ -126,6 +128,7 @@ impl SlidingWindowLog {
     pub(crate) fn new(limit: &Limit) -> Self {
         Self {
             limit: limit.limit() * THOUSANDTHS,
+            most_counted: limit.most_counted() * THOUSANDTHS,
             period: limit.period_ns(),
         }
     }
@@ -230,12 +233,18 @@ impl Algorithm for SlidingWindowLog {
         state.take_from(claim.time, cost);
     }
 
-    fn charge(&self, state: &mut LogState, now: u64, cost: u64) {
+    fn charge(&self, state: &mut LogState, now: u64, cost: u64) -> u64 {
         self.drop_expired(state, now);
-        let fits = cost.min(self.limit.saturating_sub(self.live(state, now)));
+        let fits = cost.min(self.most_counted.saturating_sub(self.live(state, now)));
         if fits > 0 {
             state.push(now, fits);
         }
+        cost - fits
+    }
+
+    fn trial_copy(&self, state: &LogState, now: u64) -> LogState {
+        let live = self.live(state, now);
+        LogState::of_totals(state.last_at().filter(|_| live > 0).map(|at| (at, live)))
     }
 
     fn remaining(&self, state: &LogState, now: u64) -> u64 {

@@ -276,7 +276,7 @@ impl Algorithm for Step {
         );
     }
 
-    fn charge(&self, state: &mut StepState, now: u64, cost: u64) {
+    fn charge(&self, state: &mut StepState, now: u64, cost: u64) -> u64 {
         dispatch!(
             self,
             &mut *state,
@@ -284,7 +284,18 @@ impl Algorithm for Step {
             ()
         );
         *state = self.fresh();
-        dispatch!(self, state, |step, own| step.charge(own, now, cost), ());
+        dispatch!(self, state, |step, own| step.charge(own, now, cost), 0)
+    }
+
+    fn trial_copy(&self, state: &StepState, now: u64) -> StepState {
+        match (self, state) {
+            (Self::SlidingWindowLog(step), StepState::Log(log)) => {
+                StepState::Log(step.trial_copy(log, now))
+            }
+            (_, StepState::Bucket(versions)) => self.bucket_state(versions.state),
+            (_, StepState::Log(_)) => StepState::Fresh,
+            _ => state.clone(),
+        }
     }
 
     fn remaining(&self, state: &StepState, now: u64) -> u64 {

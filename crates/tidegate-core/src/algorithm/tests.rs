@@ -39,7 +39,7 @@ fn any_state(random: &mut Rng) -> StepState {
     }
 }
 
-const POLICIES: [&str; 12] = [
+const POLICIES: [&str; 14] = [
     "1/s",
     "7/s burst=3",
     "1000000000/ms",
@@ -52,6 +52,8 @@ const POLICIES: [&str; 12] = [
     "sliding_window_counter 1/ms",
     "sliding_window_log 1000000/366 days",
     "10/s; fixed_window 5/ms; sliding_window_counter 7/hour; sliding_window_log 3/s",
+    "7/s burst=3 debt=5; fixed_window 3/hour debt=1000000000",
+    "sliding_window_counter 3/hour debt=9; sliding_window_log 7/s debt=1000000000",
 ];
 
 /// Overflow panics in a test build, so this test finds any sum that wraps.
@@ -75,11 +77,14 @@ fn no_combination_of_state_time_and_cost_panics() {
                         part: random.u64(0..1_000_000_000_000),
                     })
                     .collect();
-                let (decision, _) = match random.u8(0..4) {
-                    0 => refund(steps, &mut states, now, cost),
-                    1 => settle(steps, &mut states, &claims, now, cost, random.u64(0..=cost)),
-                    2 => settle(steps, &mut states, &claims, now, random.u64(0..=cost), cost),
-                    _ => decide(steps, &mut states, now, cost),
+                let other = random.u64(0..=cost);
+                let decision = match random.u8(0..6) {
+                    0 => refund(steps, &mut states, now, cost).0,
+                    1 => settle(steps, &mut states, &claims, now, cost, other).0,
+                    2 => settle(steps, &mut states, &claims, now, other, cost).0,
+                    3 => charge(steps, &mut states, now, cost).0,
+                    4 => peek(steps, &mut states, now, cost).0,
+                    _ => decide(steps, &mut states, now, cost).0,
                 };
                 assert!(
                     decision.remaining <= decision.limit,
@@ -137,7 +142,7 @@ fn a1_a_smaller_capacity_denies_a_bucket_of_any_rate_for_the_true_time() {
     };
     let (large, small) = ([step("gcra 10/s burst=50")], [step("gcra 10/s burst=5")]);
     let (mut states, now) = ([StepState::Fresh], 1_000_000_000_000);
-    decide(&large, &mut states, now, 50_000);
+    let _ = decide(&large, &mut states, now, 50_000);
     let (denied, change) = decide(&small, &mut states, now, 1_000);
     assert_eq!((denied.is_denied(), change), (true, StateChange::Unchanged));
     let wait = denied.retry_after().unwrap().as_nanos() as u64;

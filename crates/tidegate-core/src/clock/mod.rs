@@ -1,13 +1,21 @@
 //! Clocks. This is the only module that reads a clock.
 
 mod calibration;
+mod manual_clock;
 mod system_clock;
+mod time_source;
+mod timer;
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+pub use manual_clock::ManualClock;
+use manual_clock::ManualSleep;
 use system_clock::SystemClock;
+pub use time_source::{SleepFuture, TimeSource};
+use timer::SystemSleep;
 
 /// A point in time: nanoseconds since the Unix epoch, up to the year 2554.
 ///
@@ -79,13 +87,31 @@ impl Timestamp {
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(saturating_nanos(duration)))
     }
+
+    /// Returns the time from `earlier` until this time, or zero if it is later.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::Timestamp;
+    ///
+    /// let time = Timestamp::from_nanos(7);
+    /// assert_eq!(time.saturating_since(Timestamp::from_nanos(5)), Duration::from_nanos(2));
+    /// assert_eq!(time.saturating_since(Timestamp::from_nanos(9)), Duration::ZERO);
+    /// ```
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
 }
 
 fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The source of time for a memory store.
+/// The source of time for a memory store: the system's clock, a [`ManualClock`] or a
+/// [`TimeSource`].
 ///
 /// # Examples
 ///
@@ -97,13 +123,14 @@ fn saturating_nanos(duration: Duration) -> u64 {
 /// assert!(Clock::system().now() > manual.now());
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Clock(ClockSource);
+pub struct Clock(Source);
 
 #[derive(Clone, Debug, Default)]
-enum ClockSource {
+enum Source {
     #[default]
     System,
     Manual(ManualClock),
+    Custom(Arc<dyn TimeSource>),
 }
 
 impl Clock {
@@ -127,8 +154,42 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            ClockSource::System => Timestamp(SystemClock::global().now()),
-            ClockSource::Manual(clock) => clock.now(),
+            Source::System => Timestamp(SystemClock::global().now()),
+            Source::Manual(clock) => clock.now(),
+            Source::Custom(source) => source.now(),
+        }
+    }
+
+    /// Creates a clock from a [`TimeSource`].
+    pub fn from_source(source: impl TimeSource) -> Self {
+        Self(Source::Custom(Arc::new(source)))
+    }
+
+    /// Sleeps until this clock has advanced by `duration`.
+    pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
+        match &self.0 {
+            Source::System => Sleep::System(SystemSleep::new(duration)),
+            Source::Manual(clock) => Sleep::Manual(clock.sleep(duration)),
+            Source::Custom(source) => Sleep::Custom(source.sleep(duration)),
+        }
+    }
+}
+
+/// A sleep until a clock has advanced.
+pub(crate) enum Sleep {
+    System(SystemSleep),
+    Manual(ManualSleep),
+    Custom(SleepFuture),
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match &mut *self {
+            Self::System(sleep) => Pin::new(sleep).poll(context),
+            Self::Manual(sleep) => Pin::new(sleep).poll(context),
+            Self::Custom(sleep) => sleep.as_mut().poll(context),
         }
     }
 }
@@ -139,8 +200,8 @@ impl Clock {
     /// The two differ after the wall clock was set, or after the machine was suspended.
     pub(crate) fn wall_is_ahead_by(&self) -> i64 {
         match &self.0 {
-            ClockSource::System => SystemClock::global().wall_is_ahead_by(),
-            ClockSource::Manual(_) => 0,
+            Source::System => SystemClock::global().wall_is_ahead_by(),
+            Source::Manual(_) | Source::Custom(_) => 0,
         }
     }
 
@@ -154,7 +215,7 @@ impl Clock {
     pub(crate) fn catch_up(&self, now: u64, is_ahead: impl Fn(u64) -> bool) -> u64 {
         const LONGEST: u32 = 1_000;
         let mut now = now.max(self.now().as_nanos());
-        if matches!(self.0, ClockSource::System) {
+        if matches!(self.0, Source::System) {
             // A difference between two cores passes within this many readings.
             for _ in 0..LONGEST {
                 if !is_ahead(now) {
@@ -169,99 +230,6 @@ impl Clock {
 
 impl From<ManualClock> for Clock {
     fn from(clock: ManualClock) -> Self {
-        Self(ClockSource::Manual(clock))
-    }
-}
-
-/// A clock that stands still until it is moved, for tests without sleeping. Clones share the time.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-/// use tidegate::{Limiter, ManualClock, MemoryStore};
-///
-/// let clock = ManualClock::new();
-/// let store = MemoryStore::builder().clock(clock.clone()).build()?;
-/// let limiter = Limiter::new(store, "1/minute".parse()?);
-///
-/// assert!(limiter.check("user:42").now()?.is_allowed());
-/// assert!(limiter.check("user:42").now()?.is_denied());
-/// clock.advance(Duration::from_secs(60));
-/// assert!(limiter.check("user:42").now()?.is_allowed());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct ManualClock(Arc<AtomicU64>);
-
-impl ManualClock {
-    /// Creates a clock at 2023-11-15 00:00:00 UTC, the start of a window of any period up to a day.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::at(Timestamp(1_700_006_400_000_000_000))
-    }
-
-    /// Creates a clock at `time`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::{ManualClock, Timestamp};
-    ///
-    /// let clock = ManualClock::at(Timestamp::from_nanos(5));
-    /// assert_eq!(clock.now().as_nanos(), 5);
-    /// ```
-    #[must_use]
-    pub fn at(time: Timestamp) -> Self {
-        Self(Arc::new(AtomicU64::new(time.0)))
-    }
-
-    /// Returns the time that the clock shows.
-    #[must_use]
-    pub fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::SeqCst))
-    }
-
-    /// Sets the clock, forward or back.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::{ManualClock, Timestamp};
-    ///
-    /// let clock = ManualClock::new();
-    /// clock.set(Timestamp::from_nanos(5));
-    /// assert_eq!(clock.now().as_nanos(), 5);
-    /// ```
-    pub fn set(&self, time: Timestamp) {
-        self.0.store(time.0, Ordering::SeqCst);
-    }
-
-    /// Moves the clock forward.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tidegate::{ManualClock, Timestamp};
-    ///
-    /// let clock = ManualClock::at(Timestamp::from_nanos(5));
-    /// clock.advance(Duration::from_nanos(3));
-    /// assert_eq!(clock.now().as_nanos(), 8);
-    /// ```
-    pub fn advance(&self, by: Duration) {
-        let by = saturating_nanos(by);
-        // The update cannot fail: the closure always returns a value.
-        let _ = self
-            .0
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
-                Some(now.saturating_add(by))
-            });
-    }
-}
-
-impl Default for ManualClock {
-    fn default() -> Self {
-        Self::new()
+        Self(Source::Manual(clock))
     }
 }

@@ -21,6 +21,7 @@ pub(super) struct CompiledPolicies<S: Store> {
 pub(super) struct NamedPolicy<S: Store> {
     name: Name,
     is_shadow: bool,
+    rejects_unknown_tiers: bool,
     default: Arc<Rule<S>>,
     tiers: BTreeMap<Name, Arc<Rule<S>>>,
     exceptions: HashMap<Box<[u8]>, Arc<Rule<S>>>,
@@ -86,7 +87,7 @@ impl<S: Store> CompiledPolicies<S> {
         self.find(name).ok_or_else(|| {
             let known: Vec<&str> = self.set.names().map(Name::as_str).collect();
             CheckError::UnknownPolicy {
-                name: name.chars().filter(|c| !c.is_control()).take(64).collect(),
+                name: printable(name),
                 expected: if known.is_empty() {
                     "no policies are configured".to_owned()
                 } else {
@@ -95,6 +96,11 @@ impl<S: Store> CompiledPolicies<S> {
             }
         })
     }
+}
+
+/// Returns the start of a text from outside, without control characters.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
 /// Prepares the rules of one named policy.
@@ -111,6 +117,7 @@ impl<S: Store> RuleCompiler<'_, S> {
         NamedPolicy {
             name: self.name.clone(),
             is_shadow: rules.is_shadow,
+            rejects_unknown_tiers: rules.rejects_unknown_tiers,
             default: self.limit(old_default, &rules.default, None, ""),
             tiers: self.tiers(rules, old),
             exceptions: self.exceptions(rules, old),
@@ -212,14 +219,41 @@ impl<S: Store> NamedPolicy<S> {
     }
 
     /// Returns the rule for an encoded key, and whether it is an exception.
-    pub(super) fn rule(&self, key: &[u8], tier: Option<&str>) -> (&Arc<Rule<S>>, bool) {
+    pub(super) fn rule(
+        &self,
+        key: &[u8],
+        tier: Option<&str>,
+    ) -> Result<(&Arc<Rule<S>>, bool), CheckError> {
         if !self.exceptions.is_empty()
             && let Some(rule) = self.exceptions.get(key)
         {
-            return (rule, true);
+            return Ok((rule, true));
         }
-        let tier = tier.and_then(|tier| self.tiers.get(tier));
-        (tier.unwrap_or(&self.default), false)
+        let Some(tier) = tier.filter(|tier| !tier.is_empty()) else {
+            return Ok((&self.default, false));
+        };
+        match self.tiers.get(tier) {
+            Some(rule) => Ok((rule, false)),
+            None => self.unknown_tier(tier),
+        }
+    }
+
+    /// Counts an unknown tier. It uses the default limits, unless the policy rejects it.
+    #[cold]
+    fn unknown_tier(&self, tier: &str) -> Result<(&Arc<Rule<S>>, bool), CheckError> {
+        self.counters.count_unknown_tier();
+        if !self.rejects_unknown_tiers {
+            return Ok((&self.default, false));
+        }
+        let known: Vec<&str> = self.tiers.keys().map(Name::as_str).collect();
+        Err(CheckError::UnknownTier {
+            policy: self.name.to_string(),
+            tier: printable(tier),
+            expected: match known[..] {
+                [] => "the policy has no tiers".to_owned(),
+                _ => format!("expected one of {}", known.join(", ")),
+            },
+        })
     }
 
     pub(super) fn candidate(&self) -> Option<&Arc<Rule<S>>> {

@@ -1,8 +1,10 @@
 //! Counters of the decisions of a named policy.
 
 use super::verdict::{PolicyDecision, PolicyOutcome};
+use crate::cost::Cost;
 use crate::decision::{Decision, Degraded, Outcome};
 use crate::name::Name;
+use crate::store::Charged;
 use crate::striped::StripedCounters;
 
 /// The decisions of a named policy so far.
@@ -38,6 +40,15 @@ pub struct PolicyCounters {
     pub turned_away: u64,
     /// Requests whose cost was given back, in part or in full.
     pub refunds: u64,
+    /// Charges, and settlements at a higher cost.
+    pub charges: u64,
+    /// The units that charges dropped because they exceeded the debt, in thousandths.
+    pub dropped: u64,
+    /// Requests with a tier that the policy does not have.
+    pub unknown_tiers: u64,
+    /// Requests denied because the store was unavailable and the failure policy is
+    /// [`Closed`](crate::FailurePolicy::Closed).
+    pub outages: u64,
     /// Requests whose actual cost exceeded what was left of the limit.
     pub unsettled: u64,
     degraded: [u64; Degraded::ALL.len()],
@@ -66,7 +77,11 @@ enum Event {
     CandidateDenied,
     TurnedAway,
     Refunds,
+    Charges,
+    Dropped,
     Unsettled,
+    UnknownTiers,
+    Outages,
     /// The first degraded reason; the others follow.
     Degraded,
 }
@@ -121,6 +136,7 @@ impl PolicyTally {
             Outcome::Allowed { .. } if is_denied && !is_shadow => Event::DeniedByOthers,
             Outcome::Allowed { .. } => Event::Allowed,
             _ if is_shadow => Event::ShadowDenied,
+            Outcome::Denied { .. } if !decision.has_figures() => Event::Outages,
             Outcome::Denied { .. } => Event::Denied,
             Outcome::NeverAllowed => Event::NeverAllowed,
         };
@@ -141,8 +157,27 @@ impl PolicyTally {
         self.add(Event::TurnedAway);
     }
 
-    pub(super) fn count_unsettled(&self) {
-        self.add(Event::Unsettled);
+    /// Counts a charge, and what it dropped.
+    pub(super) fn count_charge(&self, charged: &Charged) {
+        self.add(Event::Charges);
+        if charged.dropped > Cost::ZERO {
+            self.add(Event::Unsettled);
+            self.0
+                .add(Event::Dropped as usize, charged.dropped.thousandths());
+        }
+    }
+
+    /// Counts a settlement: a charge if the actual cost was higher, and otherwise a refund.
+    pub(super) fn count_settlement(&self, settled: &Charged, is_higher: bool) {
+        if is_higher {
+            self.count_charge(settled);
+        } else {
+            self.count_refund();
+        }
+    }
+
+    pub(super) fn count_unknown_tier(&self) {
+        self.add(Event::UnknownTiers);
     }
 
     pub(super) fn snapshot(&self, policy: Name) -> PolicyCounters {
@@ -161,6 +196,10 @@ impl PolicyTally {
             candidate_denied: sum(Event::CandidateDenied),
             turned_away: sum(Event::TurnedAway),
             refunds: sum(Event::Refunds),
+            charges: sum(Event::Charges),
+            dropped: sum(Event::Dropped),
+            unknown_tiers: sum(Event::UnknownTiers),
+            outages: sum(Event::Outages),
             unsettled: sum(Event::Unsettled),
             degraded: std::array::from_fn(|reason| self.0.sum(Event::Degraded as usize + reason)),
         }

@@ -70,6 +70,41 @@ impl<S: Store> Gate<S> {
             .0)
     }
 
+    /// Decides like [`decide`](Self::decide), and returns the figures of every limit of a policy,
+    /// see [`PolicyDecision::limits`](crate::PolicyDecision::limits).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a policy does not exist or a key is empty. Nothing is taken then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules, Subject};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = Rules::new("5/second; fixed_window 100/day".parse()?);
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// let verdict = gate.decide_with_limits(&[Subject::new("api", "user:42")]).await?;
+    /// assert_eq!(verdict.decisions()[0].limits()[1].remaining(), 99);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn decide_with_limits<'a>(
+        &'a self,
+        subjects: &'a [Subject<'a>],
+    ) -> MaybeReady<
+        Result<Verdict, CheckError>,
+        impl Future<Output = Result<Verdict, CheckError>> + Send + 'a,
+    > {
+        MaybeReady::new(self.store().is_remote(), async move {
+            let policies = self.shared.policies.load();
+            Ok(decide_lookups(&look_up(&policies, subjects)?, true)
+                .await?
+                .0)
+        })
+    }
+
     /// Decides the most common case without a future: one enforced policy without a candidate, in
     /// this process. Returns `None` in any other case.
     fn decide_one(&self, subjects: &[Subject<'_>]) -> Option<Result<Verdict, CheckError>> {
@@ -86,7 +121,7 @@ impl<S: Store> Gate<S> {
             Ok(decision) => decision,
             Err(error) => return Some(Err(error.into())),
         };
-        let policy_decision = lookup.policy_decision(Some(decision), None);
+        let policy_decision = lookup.policy_decision(Some(decision), Vec::new(), None);
         // A look is not counted as a request.
         if lookup.cost > Cost::ZERO {
             let counters = lookup.policy.counters();
@@ -233,13 +268,18 @@ fn assemble<S: Store>(
             };
             candidate = lookup.candidate.and_then(|_| unenforced.next().flatten());
         }
-        let (decision, policy_claims) = admission.unzip();
-        let (candidate, candidate_claims) = candidate.unzip();
-        decisions.push(lookup.policy_decision(decision, candidate));
-        claims.push(PolicyClaims {
-            policy: policy_claims.unwrap_or_default(),
-            candidate: candidate_claims.unwrap_or_default(),
+        let mut own_claims = PolicyClaims::default();
+        let (mut decision, mut limits) = (None, Vec::new());
+        if let Some(admission) = admission {
+            decision = Some(admission.decision);
+            (own_claims.policy, limits) = (admission.claims, admission.limits);
+        }
+        let candidate = candidate.map(|admission: Admission| {
+            own_claims.candidate = admission.claims;
+            admission.decision
         });
+        decisions.push(lookup.policy_decision(decision, limits, candidate));
+        claims.push(own_claims);
     }
     (Verdict { decisions }, claims)
 }
@@ -283,6 +323,7 @@ fn receipt_entries<S: Store>(
                 cost: lookup.cost,
                 claims,
                 degraded: decision.degraded(),
+                policy: Some(lookup.policy.name().clone()),
                 counters: is_enforced.then(|| Arc::clone(lookup.policy.counters())),
             });
         }

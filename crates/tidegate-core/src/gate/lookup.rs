@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::compiled::{CompiledPolicies, NamedPolicy, Rule, RuleAction};
 use super::verdict::{PolicyDecision, PolicyOutcome};
 use crate::cost::Cost;
-use crate::decision::Decision;
+use crate::decision::{Decision, LimitFigures};
 use crate::key::Key;
 use crate::limiter::{CheckError, Limiter, LimiterRequest, MAX_POLICIES};
 use crate::store::Store;
@@ -28,7 +28,7 @@ pub(super) type Lookups<'a, S> = SmallVec<[Lookup<'a, S>; 2]>;
 /// Looks up all subjects of a request.
 pub(super) fn look_up<'a, S: Store>(
     policies: &'a CompiledPolicies<S>,
-    subjects: &[Subject<'a>],
+    subjects: &'a [Subject<'_>],
 ) -> Result<Lookups<'a, S>, CheckError> {
     if subjects.len() > MAX_POLICIES {
         let count = subjects.len();
@@ -50,11 +50,11 @@ pub(super) fn look_up<'a, S: Store>(
 impl<'a, S: Store> Lookup<'a, S> {
     pub(super) fn new(
         policies: &'a CompiledPolicies<S>,
-        subject: &Subject<'a>,
+        subject: &'a Subject<'_>,
     ) -> Result<Self, CheckError> {
         let policy = policies.policy(subject.policy)?;
-        let key = encoded(subject.tenant, Key::new(subject.key)?);
-        let (rule, is_exception) = policy.rule(&key, subject.tier);
+        let key = encoded(subject.tenant, &subject.key)?;
+        let (rule, is_exception) = policy.rule(&key, subject.tier)?;
         let candidate = policy.candidate().filter(|_| !is_exception);
         Ok(Self {
             policy,
@@ -112,6 +112,7 @@ impl<'a, S: Store> Lookup<'a, S> {
     pub(super) fn policy_decision(
         &self,
         decision: Option<Decision>,
+        limits: Vec<LimitFigures>,
         candidate: Option<Decision>,
     ) -> PolicyDecision {
         let outcome = match (&self.rule.action, decision) {
@@ -124,6 +125,7 @@ impl<'a, S: Store> Lookup<'a, S> {
             label: Arc::clone(&self.rule.label),
             outcome,
             is_shadow: self.policy.is_shadow(),
+            limits,
             candidate: candidate.map(Box::new),
         }
     }

@@ -1,15 +1,16 @@
 //! The gate: named policies on a store. Middleware and servers use it.
 //!
-//! `compiled` prepares the policies, `decide` runs them, `verdict` is the result, `receipt`
-//! corrects it.
+//! `compiled` prepares the policies, `decide` runs them, `verdict` is the result, `receipt` and
+//! `corrections` correct it.
 
+mod actual_costs;
 mod compiled;
+mod corrections;
 mod counters;
 mod decide;
 mod lookup;
 mod receipt;
 mod request;
-mod settle;
 mod verdict;
 
 use std::collections::BTreeSet;
@@ -21,13 +22,18 @@ use parking_lot::Mutex;
 
 use compiled::CompiledPolicies;
 pub use counters::PolicyCounters;
+pub use actual_costs::ActualCosts;
 pub use receipt::Receipt;
-pub(crate) use receipt::ReceiptEntry;
-pub use request::GateCheck;
+pub(crate) use receipt::{ReceiptEntry, Undelivered};
+pub use request::{
+    GateCharge, GateCheck, GatePeek, GateRefund, GateRequest, GateRequestKind, GateReset,
+};
 pub use verdict::{PolicyDecision, PolicyLabel, PolicyOutcome, Verdict};
 
 use crate::clock::Clock;
+use crate::cost::{Cost, CostError};
 use crate::health::StoreHealth;
+use crate::key::IntoKey;
 use crate::limiter::{CheckError, FailurePolicy, Limiter, RemoteSettings};
 use crate::memory::MemoryStore;
 use crate::name::Name;
@@ -332,7 +338,7 @@ impl<S: Store> Gate<S> {
         &self.shared.store
     }
 
-    /// Checks a request of cost 1 under a policy. Use [`GateCheck::cost`] for another cost.
+    /// Checks a request of cost 1 under a policy. Use [`cost`](GateRequest::cost) for another cost.
     ///
     /// # Examples
     ///
@@ -345,12 +351,96 @@ impl<S: Store> Gate<S> {
     /// assert_eq!(verdict.remaining(), Some(40));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn check<'a, K: AsRef<[u8]> + ?Sized>(
+    pub fn check<'a>(&'a self, policy: &'a str, key: impl IntoKey<'a>) -> GateCheck<'a, S> {
+        GateRequest::new(self, policy, key.into_key(), Ok(Cost::ONE))
+    }
+
+    /// Returns the verdict that a request of cost 1 would get, and takes nothing. Use
+    /// [`cost`](GateRequest::cost) for another cost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// assert_eq!(gate.peek("api", "user:42").now()?.remaining(), Some(4));
+    /// assert!(gate.peek("api", "user:42").cost(6).now()?.is_denied());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn peek<'a>(&'a self, policy: &'a str, key: impl IntoKey<'a>) -> GatePeek<'a, S> {
+        GateRequest::new(self, policy, key.into_key(), Ok(Cost::ONE))
+    }
+
+    /// Takes a cost whatever the limits say, see [`Limiter::charge`]. Returns `None` if an exception
+    /// applies to the key that counts nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("1_000/minute debt=5_000".parse()?);
+    /// let gate = Gate::memory(PolicySet::new().with("tokens", rules)?);
+    /// gate.charge("tokens", "user:42", 4_000).now()?;
+    /// assert!(gate.check("tokens", "user:42").now()?.is_denied());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn charge<'a, C>(
         &'a self,
         policy: &'a str,
-        key: &'a K,
-    ) -> GateCheck<'a, S> {
-        GateCheck::new(self, policy, key.as_ref())
+        key: impl IntoKey<'a>,
+        cost: C,
+    ) -> GateCharge<'a, S>
+    where
+        C: TryInto<Cost, Error: Into<CostError>>,
+    {
+        let cost = cost.try_into().map_err(Into::into);
+        GateRequest::new(self, policy, key.into_key(), cost)
+    }
+
+    /// Gives back the cost of a request that did not happen, see [`Limiter::refund`]. Returns `None`
+    /// if an exception applies to the key that counts nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+    /// gate.check("api", "user:42").cost(3).now()?.or_deny()?;
+    /// let usage = gate.refund("api", "user:42", 2).now()?.expect("the key is limited");
+    /// assert_eq!(usage.remaining(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn refund<'a, C>(
+        &'a self,
+        policy: &'a str,
+        key: impl IntoKey<'a>,
+        cost: C,
+    ) -> GateRefund<'a, S>
+    where
+        C: TryInto<Cost, Error: Into<CostError>>,
+    {
+        let cost = cost.try_into().map_err(Into::into);
+        GateRequest::new(self, policy, key.into_key(), cost)
+    }
+
+    /// Deletes the usage of a key under a policy, in all tiers. Returns `true` if there was any.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("login", Rules::new("1/hour".parse()?))?);
+    /// gate.check("login", "ann").now()?.or_deny()?;
+    /// assert!(gate.reset("login", "ann").now()?);
+    /// assert!(gate.check("login", "ann").now()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reset<'a>(&'a self, policy: &'a str, key: impl IntoKey<'a>) -> GateReset<'a, S> {
+        GateRequest::new(self, policy, key.into_key(), Ok(Cost::ZERO))
     }
 
     /// Returns the counters of each policy, sorted by name.

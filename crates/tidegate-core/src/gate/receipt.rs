@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::actual_costs::ActualCosts;
 use super::counters::PolicyTally;
-use super::verdict::Verdict;
 use crate::algorithm::Claims;
 use crate::blocking;
 use crate::cost::{Cost, CostError};
@@ -13,6 +13,7 @@ use crate::decision::{Decision, Degraded};
 use crate::key::{EmptyKey, Key};
 use crate::limiter::{CheckError, Limiter};
 use crate::memory::MemoryStore;
+use crate::name::Name;
 use crate::record::Settlement;
 use crate::store::Store;
 use crate::subject::KeyBytes;
@@ -22,8 +23,10 @@ use crate::subject::KeyBytes;
 /// It settles once: to the actual cost with [`settle`](Self::settle), or to 0 with
 /// [`give_back`](Self::give_back). If it is dropped, the cost stays taken.
 ///
-/// Each limit gives back only what it still counts of this request: nothing once its window has
-/// ended or its bucket has refilled.
+/// - If the actual cost is lower, each limit gives back only what it still counts of this request:
+///   nothing once its window has ended or its bucket has refilled.
+/// - If it is higher, the difference is [charged](crate::Limiter::charge): it counts even if the
+///   limit is used up, as far as the [debt](crate::Limit::debt) allows.
 ///
 /// # Examples
 ///
@@ -53,6 +56,8 @@ pub(crate) struct ReceiptEntry<S: Store> {
     /// Set if the failure policy counted the request locally.
     pub(crate) degraded: Option<Degraded>,
     /// Counts refunds; `None` for shadows and candidates.
+    /// The policy, if it is named.
+    pub(crate) policy: Option<Name>,
     pub(crate) counters: Option<Arc<PolicyTally>>,
 }
 
@@ -128,16 +133,19 @@ impl<S: Store> Receipt<S> {
     /// assert_eq!(limiter.check("user:42").cost(0).now()?.remaining(), 80);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn settle(self, actual: Cost) {
-        let open = self
-            .entries
-            .into_iter()
-            .filter(|entry| entry.cost != actual);
-        let open: SmallVec<[ReceiptEntry<S>; 2]> = open.collect();
-        let Some(first) = open.first() else { return };
+    pub fn settle(self, actual: impl Into<ActualCosts>) {
+        let actual = actual.into();
+        let open = self.entries.into_iter().filter_map(|entry| {
+            let actual = actual.of(entry.policy.as_ref().map(Name::as_str))?;
+            (entry.cost != actual).then_some((entry, actual))
+        });
+        let open: SmallVec<[(ReceiptEntry<S>, Cost); 2]> = open.collect();
+        let Some((first, _)) = open.first() else {
+            return;
+        };
         let limiter = first.limiter.clone();
         limiter.store().detach(async move {
-            for entry in open {
+            for (entry, actual) in open {
                 let _ = entry.settle(actual).await;
             }
         });
@@ -168,11 +176,27 @@ impl<S: Store> Receipt<S> {
     where
         C: TryInto<Cost, Error: Into<CostError>>,
     {
-        let actual = actual.try_into().map_err(Into::into)?;
+        let actual: Cost = actual.try_into().map_err(Into::into)?;
+        self.settle_each(actual).await
+    }
+
+    /// Settles each policy to its own actual cost. Returns one decision per policy, that of a
+    /// request of cost 0 made right after.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store could not answer for one of the policies. The others are
+    /// settled.
+    pub async fn settle_each(
+        self,
+        actual: impl Into<ActualCosts>,
+    ) -> Result<Vec<Decision>, CheckError> {
+        let actual = actual.into();
         let mut decisions = Vec::with_capacity(self.entries.len());
         let mut failure = None;
         for entry in self.entries {
-            match entry.settle(actual).await {
+            let own = actual.of(entry.policy.as_ref().map(Name::as_str));
+            match entry.settle(own.unwrap_or(entry.cost)).await {
                 Ok(decision) => decisions.push(decision),
                 // The other limiters are settled all the same.
                 Err(error) => failure = failure.or(Some(error)),
@@ -208,20 +232,20 @@ impl Receipt<MemoryStore> {
 }
 
 /// A result on its way to the caller. If it is dropped on the way, everything taken is given back.
-pub(super) struct Undelivered<S: Store>(Option<Result<(Verdict, Receipt<S>), CheckError>>);
+pub(crate) struct Undelivered<S: Store, T>(Option<Result<(T, Receipt<S>), CheckError>>);
 
-impl<S: Store> Undelivered<S> {
-    pub(super) fn new(answer: Result<(Verdict, Receipt<S>), CheckError>) -> Self {
+impl<S: Store, T> Undelivered<S, T> {
+    pub(crate) fn new(answer: Result<(T, Receipt<S>), CheckError>) -> Self {
         Self(Some(answer))
     }
 
-    pub(super) fn deliver(mut self) -> Result<(Verdict, Receipt<S>), CheckError> {
+    pub(crate) fn deliver(mut self) -> Result<(T, Receipt<S>), CheckError> {
         // Present until it is delivered, which happens once.
         self.0.take().unwrap_or_else(|| Err(EmptyKey.into()))
     }
 }
 
-impl<S: Store> Drop for Undelivered<S> {
+impl<S: Store, T> Drop for Undelivered<S, T> {
     fn drop(&mut self) {
         if let Some(Ok((_, receipt))) = self.0.take() {
             receipt.give_back();
@@ -230,25 +254,23 @@ impl<S: Store> Drop for Undelivered<S> {
 }
 
 impl<S: Store> ReceiptEntry<S> {
+    /// Settles one policy to the actual cost.
     async fn settle(&self, actual: Cost) -> Result<Decision, CheckError> {
-        let key = Key::new(&self.key)?;
-        if let (Some(extra), Some(counters)) = (actual.checked_sub(self.cost), &self.counters)
-            && extra > Cost::ZERO
-        {
-            let taken = self.limiter.check(&self.key[..]).cost(extra).await?;
-            if taken.is_allowed() {
-                return Ok(taken);
-            }
-            counters.count_unsettled();
-        } else if let Some(counters) = &self.counters {
-            counters.count_refund();
-        }
         let settlement = Settlement {
             claims: &self.claims,
             taken: self.cost,
             actual,
         };
-        Ok(self.limiter.settle(key, &settlement, self.degraded).await?)
+        let settled = self
+            .limiter
+            .settle(Key::new(&self.key)?, &settlement, self.degraded)
+            .await;
+        match (&self.counters, &settled) {
+            (Some(counters), Ok(settled)) if actual > self.cost => counters.count_charge(settled),
+            (Some(counters), _) if actual <= self.cost => counters.count_refund(),
+            _ => {}
+        }
+        Ok(settled?.decision)
     }
 }
 

@@ -1,37 +1,76 @@
-//! The operations of a gate. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+//! The operations of a gate. Nothing happens until `.now()` (in memory), `.await` or `.blocking()`.
 
 use std::future::IntoFuture;
+use std::marker::PhantomData;
 use std::pin::Pin;
 
 use super::{Gate, Verdict};
 use crate::blocking;
 use crate::cost::{Cost, CostError};
-use crate::limiter::CheckError;
+use crate::denied::Usage;
+use crate::key::KeyBuf;
+use crate::limiter::{CheckError, kind};
 use crate::memory::MemoryStore;
 use crate::store::Store;
 use crate::subject::Subject;
 
-/// One request under one named policy. Nothing happens until `.now()` (in memory), `.await` or
-/// `.wait()`.
-#[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
-#[derive(Debug)]
-pub struct GateCheck<'a, S: Store> {
+/// One operation on one key under one named policy. Nothing happens until `.now()` (in memory),
+/// `.await` or `.blocking()`.
+///
+/// [`Gate::check`], [`peek`](Gate::peek), [`charge`](Gate::charge), [`refund`](Gate::refund) and
+/// [`reset`](Gate::reset) create it.
+#[must_use = "nothing happens until `.now()`, `.await` or `.blocking()`"]
+pub struct GateRequest<'a, S: Store, K> {
     gate: &'a Gate<S>,
     subject: Subject<'a>,
     cost: Result<Cost, CostError>,
+    wants_limits: bool,
+    kind: PhantomData<fn() -> K>,
 }
 
-impl<'a, S: Store> GateCheck<'a, S> {
-    pub(super) fn new(gate: &'a Gate<S>, policy: &'a str, key: &'a [u8]) -> Self {
+/// A check. See [`Gate::check`].
+pub type GateCheck<'a, S> = GateRequest<'a, S, kind::Check>;
+/// A peek. See [`Gate::peek`].
+pub type GatePeek<'a, S> = GateRequest<'a, S, kind::Peek>;
+/// A charge. See [`Gate::charge`].
+pub type GateCharge<'a, S> = GateRequest<'a, S, kind::Charge>;
+/// A refund. See [`Gate::refund`].
+pub type GateRefund<'a, S> = GateRequest<'a, S, kind::Refund>;
+/// A reset. See [`Gate::reset`].
+pub type GateReset<'a, S> = GateRequest<'a, S, kind::Reset>;
+
+/// A kind of request to a gate, with the type of its result.
+pub trait GateRequestKind: Sized + 'static {
+    /// The result.
+    type Output: Send;
+
+    /// Runs the operation.
+    #[doc(hidden)]
+    fn run<S: Store>(
+        gate: &Gate<S>,
+        subject: Subject<'_>,
+        wants_limits: bool,
+    ) -> impl Future<Output = Result<Self::Output, CheckError>> + Send;
+}
+
+impl<'a, S: Store, K: GateRequestKind> GateRequest<'a, S, K> {
+    pub(super) fn new(
+        gate: &'a Gate<S>,
+        policy: &'a str,
+        key: KeyBuf<'a>,
+        cost: Result<Cost, CostError>,
+    ) -> Self {
         Self {
             gate,
             subject: Subject::new(policy, key),
-            cost: Ok(Cost::ONE),
+            cost,
+            wants_limits: false,
+            kind: PhantomData,
         }
     }
 
-    /// Sets the cost: an integer, a decimal with up to three places, or a [`Cost`]. 0 looks without
-    /// taking.
+    /// Sets the cost: an integer, a decimal with up to three places, or a [`Cost`]. A check of cost
+    /// 0 looks without taking. A reset has no cost.
     ///
     /// # Examples
     ///
@@ -47,7 +86,8 @@ impl<'a, S: Store> GateCheck<'a, S> {
         self
     }
 
-    /// Sets the tier of the key. An unknown tier uses the default limits.
+    /// Sets the tier of the key. An unknown tier uses the default limits, unless the policy
+    /// [rejects](crate::Rules::reject_unknown_tiers) it. A reset applies to all tiers.
     ///
     /// # Examples
     ///
@@ -83,20 +123,28 @@ impl<'a, S: Store> GateCheck<'a, S> {
         self
     }
 
-    async fn answer(self) -> Result<Verdict, CheckError> {
+    /// Also returns the figures of every limit, see
+    /// [`PolicyDecision::limits`](crate::PolicyDecision::limits).
+    pub fn with_limits(mut self) -> Self {
+        self.wants_limits = true;
+        self
+    }
+
+    async fn answer(self) -> Result<K::Output, CheckError> {
         let subject = Subject {
             cost: self.cost?,
             ..self.subject
         };
-        self.gate.decide(&[subject]).await
+        K::run(self.gate, subject, self.wants_limits).await
     }
 
-    /// Runs the check, blocking the current thread. For programs without an async runtime.
+    /// Runs the request, blocking the current thread. For programs without an async runtime.
     ///
     /// # Errors
     ///
     /// Returns an error if the policy does not exist, if the key is empty, if the cost is invalid,
-    /// or if the current thread runs async tasks. Nothing is taken then.
+    /// or if the current thread runs async tasks. A refund and a reset also fail if the store cannot
+    /// answer. Nothing changes then.
     ///
     /// # Examples
     ///
@@ -104,21 +152,21 @@ impl<'a, S: Store> GateCheck<'a, S> {
     /// use tidegate::{Gate, PolicySet, Rules};
     ///
     /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
-    /// assert!(gate.check("api", "user:42").wait()?.is_allowed());
+    /// assert!(gate.check("api", "user:42").blocking()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn wait(self) -> Result<Verdict, CheckError> {
+    pub fn blocking(self) -> Result<K::Output, CheckError> {
         self.gate.store().block_on(self.answer())?
     }
 }
 
-impl GateCheck<'_, MemoryStore> {
-    /// Runs the check.
+impl<K: GateRequestKind> GateRequest<'_, MemoryStore, K> {
+    /// Runs the request.
     ///
     /// # Errors
     ///
     /// Returns an error if the policy does not exist, the key is empty, or the cost is invalid.
-    /// Nothing is taken then.
+    /// Nothing changes then.
     ///
     /// # Examples
     ///
@@ -129,20 +177,89 @@ impl GateCheck<'_, MemoryStore> {
     /// assert!(gate.check("api", "user:42").now()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn now(self) -> Result<Verdict, CheckError> {
-        let subject = Subject {
-            cost: self.cost?,
-            ..self.subject
-        };
-        blocking::ready(self.gate.decide(&[subject]))
+    pub fn now(self) -> Result<K::Output, CheckError> {
+        blocking::ready(self.answer())
     }
 }
 
-impl<'a, S: Store> IntoFuture for GateCheck<'a, S> {
-    type Output = Result<Verdict, CheckError>;
+impl<'a, S: Store, K: GateRequestKind> IntoFuture for GateRequest<'a, S, K> {
+    type Output = Result<K::Output, CheckError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.answer())
+    }
+}
+
+impl<S: Store, K> std::fmt::Debug for GateRequest<'_, S, K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GateRequest")
+            .field("subject", &self.subject)
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
+    }
+}
+
+impl GateRequestKind for kind::Check {
+    type Output = Verdict;
+
+    async fn run<S: Store>(
+        gate: &Gate<S>,
+        subject: Subject<'_>,
+        wants_limits: bool,
+    ) -> Result<Verdict, CheckError> {
+        if wants_limits {
+            gate.decide_with_limits(&[subject]).await
+        } else {
+            gate.decide(&[subject]).await
+        }
+    }
+}
+
+impl GateRequestKind for kind::Peek {
+    type Output = Verdict;
+
+    async fn run<S: Store>(
+        gate: &Gate<S>,
+        subject: Subject<'_>,
+        _: bool,
+    ) -> Result<Verdict, CheckError> {
+        gate.peek_subject(&subject).await
+    }
+}
+
+impl GateRequestKind for kind::Charge {
+    type Output = Option<Usage>;
+
+    async fn run<S: Store>(
+        gate: &Gate<S>,
+        subject: Subject<'_>,
+        _: bool,
+    ) -> Result<Option<Usage>, CheckError> {
+        gate.charge_subject(&subject).await
+    }
+}
+
+impl GateRequestKind for kind::Refund {
+    type Output = Option<Usage>;
+
+    async fn run<S: Store>(
+        gate: &Gate<S>,
+        subject: Subject<'_>,
+        _: bool,
+    ) -> Result<Option<Usage>, CheckError> {
+        gate.refund_subject(&subject).await
+    }
+}
+
+impl GateRequestKind for kind::Reset {
+    type Output = bool;
+
+    async fn run<S: Store>(
+        gate: &Gate<S>,
+        subject: Subject<'_>,
+        _: bool,
+    ) -> Result<bool, CheckError> {
+        gate.reset_subject(&subject).await
     }
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::decision::{Decision, Degraded, Outcome};
+use crate::decision::{Decision, Degraded, LimitFigures, Outcome};
+use crate::denied::{DenialReason, Denied};
 use crate::name::Name;
-use crate::policy::Policy;
+use crate::policy::{Limit, Policy};
 
 /// The result of a request under one or more policies. It may proceed if no enforced policy denies
 /// it.
@@ -24,6 +25,7 @@ use crate::policy::Policy;
 /// assert_eq!(verdict.retry_after().unwrap().as_secs_f64().ceil(), 60.0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "a denied request must not proceed: use `or_deny()?` or `is_allowed`"]
 #[derive(Clone, Debug)]
 pub struct Verdict {
     pub(super) decisions: SmallVec<[PolicyDecision; 1]>,
@@ -35,6 +37,7 @@ pub struct PolicyDecision {
     pub(super) label: std::sync::Arc<PolicyLabel>,
     pub(super) outcome: PolicyOutcome,
     pub(super) is_shadow: bool,
+    pub(super) limits: Vec<LimitFigures>,
     pub(super) candidate: Option<Box<Decision>>,
 }
 
@@ -172,6 +175,46 @@ impl PolicyDecision {
         !self.is_shadow && self.would_deny()
     }
 
+    /// Returns the figures of every limit, in the policy's order.
+    ///
+    /// They are there if they were asked for ([`Gate::decide_with_limits`](crate::Gate),
+    /// `with_limits`, a peek) and the policy has several limits. Otherwise this is empty, and
+    /// [`decision`](Self::decision) has the figures of the only limit.
+    #[must_use]
+    pub fn limits(&self) -> &[LimitFigures] {
+        &self.limits
+    }
+
+    /// Returns the limit that denied the request or, if it was allowed, the one with the least
+    /// remaining. Returns `None` for a key with an exception that is not a policy.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/second; fixed_window 2/day".parse()?);
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// let verdict = gate.check("api", "user:42").now()?;
+    /// assert_eq!(verdict.decisions()[0].limit().unwrap().to_string(), "fixed_window 2/day");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn limit(&self) -> Option<&Limit> {
+        let index = self.decision()?.limit_index();
+        self.label.policy()?.limits().get(index)
+    }
+
+    /// Returns the reason for a denial, or `None` if the policy allows the request.
+    #[must_use]
+    pub fn reason(&self) -> Option<DenialReason> {
+        match &self.outcome {
+            PolicyOutcome::Blocked => Some(DenialReason::Blocked),
+            PolicyOutcome::Limited(decision) => decision.reason(),
+            PolicyOutcome::Unlimited | PolicyOutcome::NotAsked => None,
+        }
+    }
+
     /// Returns the decision of the policy's candidate.
     ///
     /// # Examples
@@ -214,6 +257,7 @@ impl Verdict {
             label,
             outcome: PolicyOutcome::Limited(decision),
             is_shadow: false,
+            limits: Vec::new(),
             candidate: None,
         };
         Self {
@@ -288,6 +332,50 @@ impl Verdict {
                 longest
             }
         }))
+    }
+
+    /// Returns the reason for the denial, or `None` if the request may proceed.
+    ///
+    /// [`denial`](Self::denial) names the policy, and [`PolicyDecision::limit`] its limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{DenialReason, Exception, Gate, PolicySet, Rules};
+    ///
+    /// let rules = Rules::new("5/minute".parse()?).exception("mallory", Exception::Blocked)?;
+    /// let gate = Gate::memory(PolicySet::new().with("api", rules)?);
+    /// let verdict = gate.check("api", "mallory").now()?;
+    /// assert_eq!(verdict.reason(), Some(DenialReason::Blocked));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn reason(&self) -> Option<DenialReason> {
+        self.denial()?.reason()
+    }
+
+    /// Returns the verdict if the request may proceed, and otherwise an error with the figures.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Denied`] if the request must not proceed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// gate.check("api", "user:42").now()?.or_deny()?;
+    /// assert!(gate.check("api", "user:42").now()?.or_deny().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn or_deny(self) -> Result<Self, Denied> {
+        match self.denial().map(|denial| denial.decision().copied()) {
+            None => Ok(self),
+            Some(Some(decision)) => Err(Denied::of(decision)),
+            Some(None) => Err(Denied::blocked()),
+        }
     }
 
     /// Returns the policies that deny.

@@ -229,6 +229,7 @@ impl CachedDenial {
         let mut decision = self.decision;
         decision.wait = decision.wait.saturating_sub(passed);
         decision.reset_after = decision.reset_after.saturating_sub(passed);
+        decision.limit_reset_after = decision.limit_reset_after.saturating_sub(passed);
         decision
     }
 }
@@ -248,6 +249,7 @@ mod tests {
             kind,
             wait,
             reset_after: 9,
+            limit_reset_after: 9,
             limit: 5,
             remaining: 3,
             limit_index: 0,

@@ -4,7 +4,6 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::algorithm::Claims;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::decision::{Decision, Degraded, OutcomeKind};
@@ -12,7 +11,7 @@ use crate::key::Key;
 use crate::memory::{MemoryStore, Plan};
 use crate::policy::{Limit, Policy, Rate};
 use crate::record::Settlement;
-use crate::store::Admission;
+use crate::store::{Admission, Charged};
 
 /// The answer when the store cannot answer. [`Decision::degraded`] marks every such answer.
 ///
@@ -142,16 +141,47 @@ impl Fallback {
 
     /// Like [`check`](Self::check), and returns where the request is counted locally.
     pub(super) fn admit(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Admission {
-        let mut claims = Claims::new();
+        self.admission(reason, |store, plan| store.admit_one(plan, key, cost))
+    }
+
+    /// Returns the answer that a check would get.
+    pub(super) fn peek(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Admission {
+        self.admission(reason, |store, plan| store.peek(plan, key, cost))
+    }
+
+    fn admission(
+        &self,
+        reason: Degraded,
+        locally: impl FnOnce(&MemoryStore, &Plan) -> Admission,
+    ) -> Admission {
         if reason == Degraded::Unreadable {
-            return (self.without_figures(OutcomeKind::Denied, reason), claims);
+            return Admission::look(self.without_figures(OutcomeKind::Denied, reason));
         }
+        let mut local = None;
         let decision = self.decide(reason, |store, plan| {
-            let (decision, taken) = store.admit_one(plan, key, cost);
-            claims = taken;
+            let admission = locally(store, plan);
+            let decision = admission.decision;
+            local = Some(admission);
             decision
         });
-        (decision, claims)
+        match local {
+            Some(admission) => Admission {
+                decision,
+                ..admission
+            },
+            None => Admission::look(decision),
+        }
+    }
+
+    /// Charges locally, if the failure policy counts at all.
+    pub(super) fn charge(&self, key: Key<'_>, cost: Cost, reason: Degraded) -> Charged {
+        let mut dropped = Cost::ZERO;
+        let decision = self.decide(reason, |store, plan| {
+            let charged = store.charge(plan, key, cost);
+            dropped = charged.dropped;
+            charged.decision
+        });
+        Charged { decision, dropped }
     }
 
     /// Gives back a cost that was taken locally.
@@ -165,8 +195,14 @@ impl Fallback {
         key: Key<'_>,
         settlement: &Settlement<'_>,
         reason: Degraded,
-    ) -> Decision {
-        self.decide(reason, |store, plan| store.settle(plan, key, settlement))
+    ) -> Charged {
+        let mut dropped = Cost::ZERO;
+        let decision = self.decide(reason, |store, plan| {
+            let settled = store.settle(plan, key, settlement);
+            dropped = settled.dropped;
+            settled.decision
+        });
+        Charged { decision, dropped }
     }
 
     fn decide(
@@ -204,6 +240,7 @@ impl Fallback {
             kind,
             wait,
             reset_after: 0,
+            limit_reset_after: 0,
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
             remaining: 0,
             limit_index: 0,
@@ -212,12 +249,18 @@ impl Fallback {
     }
 }
 
-/// Returns one instance's share of a policy: each limit and burst divided, but at least 1.
+/// Returns one instance's share of a policy: each limit and burst divided, but at least 1, and the
+/// debt divided.
 fn share(policy: &Policy, instances: NonZeroU32) -> Policy {
     let divided = |units: u64| (units / u64::from(instances.get())).max(1);
     let limits = policy.limits().iter().map(|limit| {
         let rate = Rate::new(divided(limit.limit()), limit.period());
-        let share = Limit { rate, ..*limit };
+        let debt = limit.max_debt() / u64::from(instances.get());
+        let share = Limit {
+            rate,
+            debt,
+            ..*limit
+        };
         if !limit.algorithm().is_bucket() {
             return share;
         }
@@ -226,12 +269,13 @@ fn share(policy: &Policy, instances: NonZeroU32) -> Policy {
             ..share
         };
         // A limit that was rounded down may refill the burst too slowly. The burst is then the
-        // limit.
+        // limit, without debt.
         if Policy::new([bursting]).is_ok() {
             bursting
         } else {
             Limit {
                 burst: None,
+                debt: 0,
                 ..share
             }
         }

@@ -11,7 +11,7 @@ use crate::decision::{Decision, Degraded};
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::record::Settlement;
-use crate::store::{Admission, Store, StoreError};
+use crate::store::{Admission, Charged, Store, StoreError};
 
 /// The settings of a limiter on a remote store.
 #[derive(Clone)]
@@ -159,6 +159,39 @@ impl RemoteGuard {
             .collect()
     }
 
+    /// Returns the decision that a check would get. The failure policy answers for the store, and
+    /// nothing is counted: a peek is not a request.
+    pub(super) async fn peek<S: Store>(
+        &self,
+        store: &S,
+        plan: &S::Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Admission {
+        match store.peek(plan, key, cost).await {
+            Ok(admission) => admission,
+            Err(error) => self.fall_back.peek(key, cost, error.reason()),
+        }
+    }
+
+    /// Charges in the store, or where the failure policy counts.
+    pub(super) async fn charge<S: Store>(
+        &self,
+        store: &S,
+        plan: &S::Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Charged {
+        let charged = match store.charge(plan, key, cost).await {
+            Ok(charged) => charged,
+            Err(error) => self.fall_back.charge(key, cost, error.reason()),
+        };
+        // Cached denials would show too short a wait.
+        self.denied.invalidate(key);
+        self.counters.charge(&charged);
+        charged
+    }
+
     /// Returns the failure policy's answer, and counts it.
     pub(super) fn fall_back(&self, key: Key<'_>, cost: Cost, error: &StoreError) -> Decision {
         let decision = self.fall_back.check(key, cost, error.reason());
@@ -174,7 +207,7 @@ impl RemoteGuard {
         error: &StoreError,
     ) -> Admission {
         let admission = self.fall_back.admit(key, cost, error.reason());
-        self.counters.check(&admission.0);
+        self.counters.check(&admission.decision);
         admission
     }
 
@@ -192,14 +225,14 @@ impl RemoteGuard {
         key: Key<'_>,
         settlement: &Settlement<'_>,
         taken_locally: Option<Degraded>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Charged, StoreError> {
         let answer = match taken_locally {
             Some(reason) => Ok(self.fall_back.settle(key, settlement, reason)),
             None => store.settle(plan, key, settlement).await,
         };
         self.denied.invalidate(key);
-        if let Ok(decision) = &answer {
-            self.counters.refund(decision);
+        if let Ok(settled) = &answer {
+            self.counters.settle(settled, settlement);
         }
         answer
     }
@@ -262,7 +295,7 @@ impl RemoteGuard {
         store: &S,
         plan: &S::Plan,
         key: Key<'_>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let answer = store.reset(plan, key).await;
         self.denied.invalidate(key);
         answer

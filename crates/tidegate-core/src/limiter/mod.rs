@@ -1,42 +1,57 @@
 //! The limiter: a policy on a store.
 //!
-//! `request` has the operations that users call, `guard` protects a remote store, `multi_key`
-//! decides one request under several limiters.
+//! `request` has the operations that users call, `acquire` waits until a request is allowed,
+//! `guard` protects a remote store, `multi_key` decides one request under several limiters.
 
+mod acquire;
 mod batch;
+mod builder;
+mod check_many;
 mod counters;
 mod deny_cache;
+mod error;
 mod failure_policy;
+mod global;
 mod guard;
 mod multi_key;
+mod queue;
 mod request;
 mod stored_receipts;
+mod with_receipt;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use acquire::Acquire;
 pub use batch::LimiterRequest;
+pub use builder::LimiterBuilder;
+pub use check_many::CheckMany;
 pub use counters::Counters;
+use counters::AtomicCounters;
+pub(crate) use error::MAX_POLICIES;
+pub use error::{AcquireError, CheckError};
 pub use failure_policy::FailurePolicy;
+pub use global::GlobalLimiter;
 use guard::RemoteGuard;
 pub(crate) use guard::RemoteSettings;
 pub(crate) use multi_key::{Admissions, check_all};
-pub use request::{Check, CheckFuture, CheckMany, CheckWithReceipt, Refund, Reset};
+use queue::KeyQueues;
+pub use request::{
+    Charge, Check, CheckFuture, CheckWithLimits, Peek, PeekWithLimits, Refund, Request,
+    RequestKind, Reset, kind,
+};
+pub use with_receipt::CheckWithReceipt;
 
 use crate::blocking;
-use crate::clock::Clock;
 use crate::cost::{Cost, CostError};
 use crate::decision::{Decision, Degraded};
-use crate::key::{EmptyKey, Key};
+use crate::key::{AsKey, EmptyKey, IntoKey, Key, KeyBuf};
 use crate::memory::MemoryStore;
 use crate::name::Name;
 use crate::policy::Policy;
 use crate::record::Settlement;
-use crate::store::{BlockingError, Store, StoreError};
+use crate::store::{Admission, Charged, Store, StoreError};
 use crate::subject::{EncodedKey, encoded, is_plain};
-
-/// The maximum number of policies in one request: as many as one atomic call holds on every store.
-pub(crate) const MAX_POLICIES: usize = 32;
 
 /// A rate limiter: a policy on a store. Clones share their counters.
 ///
@@ -46,7 +61,7 @@ pub(crate) const MAX_POLICIES: usize = 32;
 /// |---|---|---|
 /// | `.now()` | memory | runs immediately |
 /// | `.await` | any | runs asynchronously |
-/// | `.wait()` | any | runs, blocking the current thread |
+/// | `.blocking()` | any | runs, blocking the current thread |
 ///
 /// For several named policies, tiers or exceptions use a [`Gate`](crate::Gate).
 ///
@@ -73,53 +88,11 @@ struct Shared<S: Store> {
     namespace: Arc<str>,
     /// The guard of a remote store; `None` in memory.
     guard: Option<RemoteGuard>,
-    /// Set if a gate or a server encodes the keys. Otherwise they are encoded here, see
-    /// [`subject`](crate::subject).
-    has_encoded_keys: bool,
-}
-
-/// The error of a check that could not be made. Nothing was taken.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckError {
-    /// The key is empty.
-    #[error(transparent)]
-    EmptyKey(#[from] EmptyKey),
-    /// The cost is invalid.
-    #[error(transparent)]
-    Cost(#[from] CostError),
-    /// The store could not answer.
-    ///
-    /// Only a [refund](Limiter::refund), a [reset](Limiter::reset) and a settlement fail with this
-    /// error: the failure policy does not apply to them. The store's counters are unchanged as far
-    /// as is known.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The gate has no policy of this name.
-    #[error("unknown policy `{name}`: {expected}")]
-    UnknownPolicy {
-        /// The name given.
-        name: String,
-        /// The existing policies, as the message names them.
-        expected: String,
-    },
-    /// The request names more policies than one atomic call can hold.
-    #[error("{count} policies in one request: expected at most {MAX_POLICIES}")]
-    TooManyPolicies {
-        /// The number of policies.
-        count: usize,
-    },
-    /// The request names a key in two tiers of a policy with shared tiers.
-    #[error(
-        "policy {policy:?} is named twice for one key, in two tiers that share their counts: expected one tier"
-    )]
-    TwoTiers {
-        /// The name of the policy.
-        policy: String,
-    },
-    /// A blocking call on a thread that must not block.
-    #[error(transparent)]
-    Blocking(#[from] BlockingError),
+    /// The counters of a limiter that a program made. Gates and servers count in their own way;
+    /// they also encode the keys, which is done here otherwise, see [`subject`](crate::subject).
+    counters: Option<Arc<AtomicCounters>>,
+    /// The requests that wait for each key.
+    queues: KeyQueues,
 }
 
 impl Limiter<MemoryStore> {
@@ -205,7 +178,7 @@ impl<S: Store> Limiter<S> {
         let guard = store
             .is_remote()
             .then(|| RemoteGuard::new(settings, &policy, &namespace, Arc::default()));
-        Self::guarded(store, policy, namespace, guard, true)
+        Self::guarded(store, policy, namespace, guard, None)
     }
 
     fn guarded(
@@ -213,7 +186,7 @@ impl<S: Store> Limiter<S> {
         policy: Policy,
         namespace: Arc<str>,
         guard: Option<RemoteGuard>,
-        has_encoded_keys: bool,
+        counters: Option<Arc<AtomicCounters>>,
     ) -> Self {
         let plan = store.plan(&policy, &namespace);
         Self {
@@ -223,7 +196,8 @@ impl<S: Store> Limiter<S> {
                 policy,
                 namespace,
                 guard,
-                has_encoded_keys,
+                counters,
+                queues: KeyQueues::default(),
             }),
         }
     }
@@ -254,13 +228,12 @@ impl<S: Store> Limiter<S> {
             .guard
             .as_ref()
             .map(|guard| guard.for_policy(&policy, namespace));
-        let has_encoded_keys = self.shared.has_encoded_keys;
         Self::guarded(
             Arc::clone(&self.shared.store),
             policy,
             Arc::clone(namespace),
             guard,
-            has_encoded_keys,
+            self.shared.counters.clone(),
         )
     }
 
@@ -290,11 +263,11 @@ impl<S: Store> Limiter<S> {
             policy,
             namespace,
             guard,
-            self.shared.has_encoded_keys,
+            self.shared.counters.clone(),
         )
     }
 
-    /// Returns the counters and the health of the store. In memory nothing is counted.
+    /// Returns the counters, and the health of a remote store.
     ///
     /// # Examples
     ///
@@ -302,19 +275,20 @@ impl<S: Store> Limiter<S> {
     /// use tidegate::Limiter;
     ///
     /// let limiter = Limiter::memory("1/minute".parse()?);
-    /// limiter.check("user:42").now()?;
-    /// // Counted for remote stores: a memory store has no deny cache and is never unavailable.
-    /// assert_eq!(limiter.counters().degraded_total(), 0);
+    /// limiter.check("user:42").now()?.or_deny()?;
+    /// assert!(limiter.check("user:42").now()?.is_denied());
+    /// let counters = limiter.counters();
+    /// assert_eq!((counters.allowed, counters.denied), (1, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.shared
-            .guard
-            .as_ref()
-            .map_or_else(Counters::default, |guard| {
-                guard.counters(&*self.shared.store)
-            })
+        let shared = &*self.shared;
+        match (&shared.guard, &shared.counters) {
+            (Some(guard), _) => guard.counters(&*shared.store),
+            (None, Some(counters)) => counters.snapshot(shared.store.health()),
+            (None, None) => Counters::default(),
+        }
     }
 
     /// Returns the failure policy, or `None` in memory, which cannot fail.
@@ -339,7 +313,7 @@ impl<S: Store> Limiter<S> {
         key: Key<'_>,
         settlement: &Settlement<'_>,
         taken_locally: Option<Degraded>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Charged, StoreError> {
         let shared = &*self.shared;
         match &shared.guard {
             Some(guard) => {
@@ -347,7 +321,13 @@ impl<S: Store> Limiter<S> {
                     .settle(&*shared.store, &shared.plan, key, settlement, taken_locally)
                     .await
             }
-            None => shared.store.settle(&shared.plan, key, settlement).await,
+            None => {
+                let settled = shared.store.settle(&shared.plan, key, settlement).await?;
+                if let Some(counters) = &shared.counters {
+                    counters.settle(&settled, settlement);
+                }
+                Ok(settled)
+            }
         }
     }
 
@@ -355,6 +335,24 @@ impl<S: Store> Limiter<S> {
     #[inline]
     pub(crate) fn check_local(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
         blocking::ready(self.shared.store.check(&self.shared.plan, key, cost))
+    }
+
+    /// Charges an encoded key.
+    pub(crate) async fn charge_encoded(
+        &self,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Charged, StoreError> {
+        self.shared.charge(key, cost).await
+    }
+
+    /// Peeks at an encoded key.
+    pub(crate) async fn peek_encoded(
+        &self,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Admission, StoreError> {
+        self.shared.peek(key, cost).await
     }
 
     pub(crate) fn namespace(&self) -> &str {
@@ -385,7 +383,7 @@ impl<S: Store> Limiter<S> {
     /// use tidegate::Limiter;
     ///
     /// let limiter = Limiter::memory("100/minute".parse()?);
-    /// limiter.check("user:42").now()?;
+    /// limiter.check("user:42").now()?.or_deny()?;
     /// assert_eq!(limiter.store().stats().keys, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -394,7 +392,7 @@ impl<S: Store> Limiter<S> {
         &self.shared.store
     }
 
-    /// Checks a request of cost 1. Use [`Check::cost`] for another cost.
+    /// Checks a request of cost 1. Use [`cost`](Request::cost) for another cost.
     ///
     /// # Examples
     ///
@@ -407,12 +405,65 @@ impl<S: Store> Limiter<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn check<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Check<'a, S> {
-        Check {
-            limiter: self,
-            key: key.as_ref(),
-            cost: Ok(Cost::ONE),
-        }
+    pub fn check<'a>(&'a self, key: impl IntoKey<'a>) -> Check<'a, S> {
+        Request::new(self, key.into_key(), Ok(Cost::ONE))
+    }
+
+    /// Returns the decision that a request of cost 1 would get, and takes nothing. Use
+    /// [`cost`](Request::cost) for another cost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("fixed_window 10/day".parse()?);
+    /// assert!(limiter.peek("user:42").cost(10).now()?.is_allowed());
+    /// assert!(limiter.peek("user:42").cost(10).now()?.is_allowed());
+    /// limiter.check("user:42").cost(10).now()?.or_deny()?;
+    /// assert!(limiter.peek("user:42").now()?.retry_after().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn peek<'a>(&'a self, key: impl IntoKey<'a>) -> Peek<'a, S> {
+        Request::new(self, key.into_key(), Ok(Cost::ONE))
+    }
+
+    /// Waits until a request of cost 1 is allowed, first come first served for each key in this
+    /// process.
+    ///
+    /// A waiter that is dropped takes nothing. See [`Acquire`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::Limiter;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::memory("5/second".parse()?);
+    /// limiter.acquire("api.example.com").timeout(Duration::from_secs(2)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire<'a>(&'a self, key: impl IntoKey<'a>) -> Acquire<'a, S> {
+        Acquire::new(self, key.into_key())
+    }
+
+    /// Returns this limiter without keys: all requests count together.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let api = Limiter::memory("5/second".parse()?).global();
+    /// api.check().now()?.or_deny()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn global(&self) -> GlobalLimiter<S> {
+        GlobalLimiter::new(self.clone())
     }
 
     /// Checks a batch of requests, in order and independently, all with one timestamp.
@@ -433,7 +484,7 @@ impl<S: Store> Limiter<S> {
     #[inline]
     pub fn check_many<'a, K, C>(&'a self, requests: &'a [(K, C)]) -> CheckMany<'a, K, C, S>
     where
-        K: AsRef<[u8]>,
+        K: AsKey,
         C: Copy + TryInto<Cost, Error: Into<CostError>>,
     {
         CheckMany {
@@ -442,11 +493,37 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Takes a cost whatever the limit says: for costs that are known only afterwards.
+    ///
+    /// Usage may exceed the capacity by the policy's [`debt`](crate::Limit::debt); more is dropped
+    /// and [counted](Counters::dropped). While usage exceeds the capacity, requests are denied.
+    ///
+    /// If the store is unavailable, the failure policy answers, and [`FailurePolicy::Local`] counts
+    /// the cost in this process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("1_000/minute debt=5_000".parse()?);
+    /// limiter.charge("user:42", 4_000).now()?;
+    /// assert!(limiter.check("user:42").now()?.is_denied());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn charge<'a, C>(&'a self, key: impl IntoKey<'a>, cost: C) -> Charge<'a, S>
+    where
+        C: TryInto<Cost, Error: Into<CostError>>,
+    {
+        Request::new(self, key.into_key(), cost.try_into().map_err(Into::into))
+    }
+
     /// Gives back the cost of a request that did not happen or cost less: at most what is counted
-    /// now. Returns the decision of a request of cost 0 made right after.
+    /// now. Returns the usage right after.
     ///
     /// Call this right away. After a window has ended or a bucket has refilled, it frees capacity
-    /// that other requests took in the meantime. A [receipt](Check::with_receipt) gives back only
+    /// that other requests took in the meantime. A [receipt](Request::with_receipt) gives back only
     /// what still counts.
     ///
     /// # Examples
@@ -455,24 +532,19 @@ impl<S: Store> Limiter<S> {
     /// use tidegate::Limiter;
     ///
     /// let limiter = Limiter::memory("10/minute".parse()?);
-    /// limiter.check("user:42").cost(5).now()?;
+    /// limiter.check("user:42").cost(5).now()?.or_deny()?;
     /// assert_eq!(limiter.refund("user:42", 2).now()?.remaining(), 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn refund<'a, K, C>(&'a self, key: &'a K, cost: C) -> Refund<'a, S>
+    pub fn refund<'a, C>(&'a self, key: impl IntoKey<'a>, cost: C) -> Refund<'a, S>
     where
-        K: AsRef<[u8]> + ?Sized,
         C: TryInto<Cost, Error: Into<CostError>>,
     {
-        Refund {
-            limiter: self,
-            key: key.as_ref(),
-            cost: cost.try_into().map_err(Into::into),
-        }
+        Request::new(self, key.into_key(), cost.try_into().map_err(Into::into))
     }
 
-    /// Deletes the usage of a key.
+    /// Deletes the usage of a key. Returns `true` if there was any.
     ///
     /// # Examples
     ///
@@ -480,156 +552,123 @@ impl<S: Store> Limiter<S> {
     /// use tidegate::Limiter;
     ///
     /// let limiter = Limiter::memory("1/hour".parse()?);
-    /// limiter.check("user:42").now()?;
-    /// limiter.reset("user:42").now()?;
+    /// limiter.check("user:42").now()?.or_deny()?;
+    /// assert!(limiter.reset("user:42").now()?);
     /// assert!(limiter.check("user:42").now()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn reset<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Reset<'a, S> {
-        Reset {
-            limiter: self,
-            key: key.as_ref(),
-        }
+    pub fn reset<'a>(&'a self, key: impl IntoKey<'a>) -> Reset<'a, S> {
+        Request::new(self, key.into_key(), Ok(Cost::ZERO))
     }
 }
 
 impl<S: Store> Shared<S> {
     /// Returns `true` if the key is stored unchanged.
     #[inline]
-    fn is_plain(&self, key: Key<'_>) -> bool {
-        is_plain(key) || self.has_encoded_keys
+    fn is_plain(&self, key: &KeyBuf<'_>) -> bool {
+        is_plain(key) || self.has_encoded_keys()
+    }
+
+    /// Returns `true` if a gate or a server has encoded the keys.
+    #[inline]
+    fn has_encoded_keys(&self) -> bool {
+        self.counters.is_none()
     }
 
     /// Returns the key as it is stored.
     #[inline]
-    fn key<'a>(&self, key: &'a [u8]) -> Result<EncodedKey<'a>, EmptyKey> {
-        let key = Key::new(key)?;
-        Ok(if self.has_encoded_keys {
-            EncodedKey::Plain(key.as_bytes())
+    fn key<'a>(&self, key: &'a KeyBuf<'_>) -> Result<EncodedKey<'a>, EmptyKey> {
+        if self.has_encoded_keys() {
+            Ok(EncodedKey::Plain(Key::new(key.as_bytes())?.as_bytes()))
         } else {
             encoded(None, key)
-        })
+        }
+    }
+
+    /// Counts a decision in memory. A request of cost 0 is not counted.
+    #[inline]
+    fn count(&self, decision: &Decision, cost: Cost) {
+        if let (Some(counters), true) = (&self.counters, cost > Cost::ZERO) {
+            counters.check(decision);
+        }
+    }
+
+    /// Counts a decision of [`check_all`], which counts those of a remote store itself.
+    fn count_in_memory(&self, decision: &Decision, cost: Cost) {
+        if self.guard.is_none() {
+            self.count(decision, cost);
+        }
     }
 
     async fn check(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
         match &self.guard {
             Some(guard) => Ok(guard.check(&*self.store, &self.plan, key, cost).await),
-            None => self.store.check(&self.plan, key, cost).await,
+            None => {
+                let decision = self.store.check(&self.plan, key, cost).await?;
+                self.count(&decision, cost);
+                Ok(decision)
+            }
         }
     }
 
     async fn check_many(&self, requests: &[(Key<'_>, Cost)]) -> Result<Vec<Decision>, StoreError> {
         match &self.guard {
             Some(guard) => Ok(guard.check_many(&*self.store, &self.plan, requests).await),
-            None => self
-                .store
-                .check_many(&self.plan, requests)
-                .await
-                .into_iter()
-                .collect(),
+            None => {
+                let decisions = self.store.check_many(&self.plan, requests).await;
+                let decisions: Vec<Decision> = decisions.into_iter().collect::<Result<_, _>>()?;
+                self.count_many(&decisions, requests.iter().map(|(_, cost)| *cost));
+                Ok(decisions)
+            }
+        }
+    }
+
+    /// Counts a batch of decisions in memory.
+    fn count_many(&self, decisions: &[Decision], costs: impl Iterator<Item = Cost>) {
+        if let Some(counters) = &self.counters {
+            counters.check_many(decisions.iter().zip(costs));
+        }
+    }
+
+    async fn peek(&self, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
+        match &self.guard {
+            Some(guard) => Ok(guard.peek(&*self.store, &self.plan, key, cost).await),
+            None => self.store.peek(&self.plan, key, cost).await,
+        }
+    }
+
+    async fn charge(&self, key: Key<'_>, cost: Cost) -> Result<Charged, StoreError> {
+        match &self.guard {
+            Some(guard) => Ok(guard.charge(&*self.store, &self.plan, key, cost).await),
+            None => {
+                let charged = self.store.charge(&self.plan, key, cost).await?;
+                if let Some(counters) = &self.counters {
+                    counters.charge(&charged);
+                }
+                Ok(charged)
+            }
         }
     }
 
     async fn refund(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
         match &self.guard {
             Some(guard) => guard.refund(&*self.store, &self.plan, key, cost).await,
-            None => self.store.refund(&self.plan, key, cost).await,
+            None => {
+                let decision = self.store.refund(&self.plan, key, cost).await?;
+                if let Some(counters) = &self.counters {
+                    counters.refund(&decision);
+                }
+                Ok(decision)
+            }
         }
     }
 
-    async fn reset(&self, key: Key<'_>) -> Result<(), StoreError> {
+    async fn reset(&self, key: Key<'_>) -> Result<bool, StoreError> {
         match &self.guard {
             Some(guard) => guard.reset(&*self.store, &self.plan, key).await,
             None => self.store.reset(&self.plan, key).await,
         }
-    }
-}
-
-/// A builder for [`Limiter`]. In memory only the namespace has an effect.
-///
-/// # Examples
-///
-/// ```
-/// use tidegate::{FailurePolicy, Limiter, MemoryStore};
-///
-/// let limiter = Limiter::builder(MemoryStore::builder().build()?, "100/minute".parse()?)
-///     .namespace("api".parse()?)
-///     .failure_policy(FailurePolicy::Closed)
-///     .build();
-/// assert!(limiter.check("user:42").now()?.is_allowed());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use]
-pub struct LimiterBuilder<S: Store> {
-    store: S,
-    policy: Policy,
-    namespace: Option<Name>,
-    settings: RemoteSettings,
-}
-
-impl<S: Store> LimiterBuilder<S> {
-    /// Names the policy. It has its own counters on the store, and keeps the counts of its windows
-    /// and logs when their limits change.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::{Limiter, MemoryStore};
-    ///
-    /// let store = MemoryStore::builder().build()?;
-    /// let limiter = Limiter::builder(store, "1/minute".parse()?).namespace("api".parse()?).build();
-    /// assert!(limiter.check("user:42").now()?.is_allowed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn namespace(mut self, name: Name) -> Self {
-        self.namespace = Some(name);
-        self
-    }
-
-    /// Sets the failure policy. The default is [`FailurePolicy::Local`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::{FailurePolicy, Limiter, MemoryStore};
-    ///
-    /// let store = MemoryStore::builder().build()?;
-    /// let limiter = Limiter::builder(store, "1/minute".parse()?)
-    ///     .failure_policy(FailurePolicy::local(4))
-    ///     .build();
-    /// assert!(limiter.check("user:42").now()?.is_allowed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
-        self.settings.failure = failure;
-        self
-    }
-
-    /// Sets the number of denials that are cached for up to a second, so that the store is not
-    /// asked again. The default is 16,384; 0 disables the cache.
-    pub fn deny_cache(mut self, keys: usize) -> Self {
-        self.settings.deny_cache = keys;
-        self
-    }
-
-    /// Sets the clock for the deny cache and for local decisions. The default is the system's.
-    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
-        self.settings.clock = clock.into();
-        self
-    }
-
-    /// Creates the limiter.
-    #[must_use]
-    pub fn build(self) -> Limiter<S> {
-        let namespace = self
-            .namespace
-            .map_or_else(|| Arc::from(""), |name| name.shared());
-        let (store, settings) = (Arc::new(self.store), self.settings);
-        let guard = store
-            .is_remote()
-            .then(|| RemoteGuard::new(settings, &self.policy, &namespace, Arc::default()));
-        Limiter::guarded(store, self.policy, namespace, guard, false)
     }
 }
 
@@ -659,7 +698,7 @@ mod tests {
         let limiter = Limiter::memory("2/minute".parse().unwrap());
         goes_anywhere(&limiter);
         let clone = limiter.clone();
-        std::thread::spawn(move || clone.check("k").now().unwrap())
+        let _ = std::thread::spawn(move || clone.check("k").now().unwrap())
             .join()
             .unwrap();
         assert_eq!(limiter.check("k").now().unwrap().remaining(), 0);

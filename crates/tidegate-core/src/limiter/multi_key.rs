@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 
 use super::RemoteGuard;
 use super::batch::LimiterRequest;
-use crate::algorithm::Claims;
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Degraded};
 use crate::store::{Admission, Store, StoreError};
@@ -27,7 +26,7 @@ pub(crate) async fn check_all<S: Store>(
     }
     if let ([one], false) = (asked, wants_claims) {
         let decision = one.limiter.shared.check(one.key, one.cost).await?;
-        return Ok(SmallVec::from_buf([Some((decision, Claims::new()))]));
+        return Ok(SmallVec::from_buf([Some(Admission::look(decision))]));
     }
     let requests: SmallVec<[_; 2]> = asked
         .iter()
@@ -53,7 +52,7 @@ pub(crate) async fn check_all<S: Store>(
 fn all_cached<S: Store>(asked: &[LimiterRequest<'_, S>]) -> Option<Admissions> {
     let cached = |one: &LimiterRequest<'_, S>| {
         let decision = (!one.is_repeated_in(asked)).then(|| one.cached())??;
-        Some(Some((decision, Claims::new())))
+        Some(Some(Admission::look(decision)))
     };
     asked.iter().map(cached).collect()
 }
@@ -67,10 +66,11 @@ fn recorded<S: Store>(
     let is_denied = admissions
         .iter()
         .flatten()
-        .any(|(decision, _)| decision.is_denied());
+        .any(|admission| admission.decision.is_denied());
     let record = |(one, admission): (&LimiterRequest<'_, S>, Option<Admission>)| {
-        let (decision, claims) = admission?;
-        let decision = match (&one.limiter.shared.guard, asked_at) {
+        let mut admission = admission?;
+        let decision = admission.decision;
+        admission.decision = match (&one.limiter.shared.guard, asked_at) {
             // A key that would have allowed the request was not taken from, and is not counted.
             (Some(guard), Some(at)) if decision.is_denied() || !is_denied => {
                 // A repeated key was denied for the summed cost, which says nothing about its own.
@@ -79,7 +79,7 @@ fn recorded<S: Store>(
             }
             _ => decision,
         };
-        Some((decision, claims))
+        Some(admission)
     };
     asked.iter().zip(admissions).map(record).collect()
 }
@@ -99,7 +99,7 @@ fn fall_back<S: Store>(
     if answers
         .iter()
         .flatten()
-        .any(|(decision, _)| decision.is_denied())
+        .any(|admission| admission.decision.is_denied())
     {
         for (one, answer) in asked.iter().zip(&mut answers) {
             one.give_back_locally(answer, error.reason());
@@ -128,11 +128,11 @@ impl<S: Store> LimiterRequest<'_, S> {
     }
 
     fn give_back_locally(&self, answer: &mut Option<Admission>, reason: Degraded) {
-        if let (Some((decision, claims)), Some(guard)) = (answer, &self.limiter.shared.guard)
-            && decision.is_allowed()
+        if let (Some(admission), Some(guard)) = (answer, &self.limiter.shared.guard)
+            && admission.decision.is_allowed()
         {
-            *decision = guard.fall_back_refund(self.key, self.cost, reason);
-            claims.clear();
+            let decision = guard.fall_back_refund(self.key, self.cost, reason);
+            *admission = Admission::look(decision);
         }
     }
 }

@@ -1,24 +1,24 @@
-//! The operations of a limiter. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
+//! The operations of a limiter. Nothing happens until `.now()` (in memory), `.await` or
+//! `.blocking()`.
+//!
+//! A [`Request`] has a key, a cost and a [kind](RequestKind): check, peek, charge, refund or reset.
 
 use std::cell::Cell;
 use std::future::IntoFuture;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use smallvec::SmallVec;
-
-use super::multi_key::check_all;
-use super::{CheckError, Limiter, LimiterRequest};
+use super::{CheckError, CheckWithReceipt, Limiter};
 use crate::blocking;
 use crate::cost::{Cost, CostError};
-use crate::decision::Decision;
-use crate::gate::{Receipt, ReceiptEntry};
-use crate::key::Key;
+use crate::decision::{Decision, LimitFigures};
+use crate::denied::Usage;
+use crate::key::{Key, KeyBuf};
 use crate::memory::MemoryStore;
-use crate::store::Store;
-use crate::subject::{EncodedKey, KeyBytes};
+use crate::store::{Admission, Store};
 
-/// The future of a check.
+/// The future of a request.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct CheckFuture<'a, T>(FutureState<'a, T>);
 
@@ -28,7 +28,7 @@ enum FutureState<'a, T> {
         answer: Option<Result<T, CheckError>>,
         yields_first: bool,
     },
-    LimiterRequest(Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>),
+    Asked(Pin<Box<dyn Future<Output = Result<T, CheckError>> + Send + 'a>>),
 }
 
 impl<'a, T> CheckFuture<'a, T> {
@@ -43,8 +43,8 @@ impl<'a, T> CheckFuture<'a, T> {
         })
     }
 
-    fn asked(answer: impl Future<Output = Result<T, CheckError>> + Send + 'a) -> Self {
-        Self(FutureState::LimiterRequest(Box::pin(answer)))
+    pub(super) fn asked(answer: impl Future<Output = Result<T, CheckError>> + Send + 'a) -> Self {
+        Self(FutureState::Asked(Box::pin(answer)))
     }
 }
 
@@ -60,7 +60,7 @@ impl<T: Unpin> Future for CheckFuture<'_, T> {
             }
             // Polled after completion.
             FutureState::Known { answer, .. } => answer.take().map_or(Poll::Pending, Poll::Ready),
-            FutureState::LimiterRequest(answer) => answer.as_mut().poll(context),
+            FutureState::Asked(answer) => answer.as_mut().poll(context),
         }
     }
 }
@@ -71,18 +71,150 @@ impl<T> std::fmt::Debug for CheckFuture<'_, T> {
     }
 }
 
-/// One request. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
-#[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
-#[derive(Debug)]
-pub struct Check<'a, S: Store> {
+/// One operation on one key. Nothing happens until `.now()` (in memory), `.await` or `.blocking()`.
+///
+/// [`Limiter::check`], [`peek`](Limiter::peek), [`charge`](Limiter::charge),
+/// [`refund`](Limiter::refund) and [`reset`](Limiter::reset) create it.
+#[must_use = "nothing happens until `.now()`, `.await` or `.blocking()`"]
+pub struct Request<'a, S: Store, K> {
     pub(super) limiter: &'a Limiter<S>,
-    pub(super) key: &'a [u8],
+    pub(super) key: KeyBuf<'a>,
     pub(super) cost: Result<Cost, CostError>,
+    kind: PhantomData<fn() -> K>,
 }
 
-impl<'a, S: Store> Check<'a, S> {
-    /// Sets the cost: an integer, a decimal with up to three places, or a [`Cost`]. 0 looks without
-    /// taking.
+/// A check. See [`Limiter::check`].
+pub type Check<'a, S> = Request<'a, S, kind::Check>;
+/// A check that also returns the figures of every limit. See [`Request::with_limits`].
+pub type CheckWithLimits<'a, S> = Request<'a, S, kind::CheckWithLimits>;
+/// A peek. See [`Limiter::peek`].
+pub type Peek<'a, S> = Request<'a, S, kind::Peek>;
+/// A peek that also returns the figures of every limit. See [`Request::with_limits`].
+pub type PeekWithLimits<'a, S> = Request<'a, S, kind::PeekWithLimits>;
+/// A charge. See [`Limiter::charge`].
+pub type Charge<'a, S> = Request<'a, S, kind::Charge>;
+/// A refund. See [`Limiter::refund`].
+pub type Refund<'a, S> = Request<'a, S, kind::Refund>;
+/// A reset. See [`Limiter::reset`].
+pub type Reset<'a, S> = Request<'a, S, kind::Reset>;
+
+/// The kinds of requests.
+pub mod kind {
+    /// Decides, and takes the cost of an allowed request.
+    #[derive(Debug)]
+    pub enum Check {}
+    /// Like [`Check`], and returns the figures of every limit.
+    #[derive(Debug)]
+    pub enum CheckWithLimits {}
+    /// Decides without taking.
+    #[derive(Debug)]
+    pub enum Peek {}
+    /// Like [`Peek`], and returns the figures of every limit.
+    #[derive(Debug)]
+    pub enum PeekWithLimits {}
+    /// Takes whatever the limits say.
+    #[derive(Debug)]
+    pub enum Charge {}
+    /// Gives back.
+    #[derive(Debug)]
+    pub enum Refund {}
+    /// Deletes the usage.
+    #[derive(Debug)]
+    pub enum Reset {}
+}
+
+/// A kind of request, with the type of its result. All kinds are in [`kind`].
+pub trait RequestKind: Sized + 'static {
+    /// The result.
+    type Output: Send + Unpin;
+
+    /// Runs the operation on an encoded key.
+    #[doc(hidden)]
+    fn run<S: Store>(
+        limiter: &Limiter<S>,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> impl Future<Output = Result<Self::Output, CheckError>> + Send;
+
+    /// Returns the result if the deny cache has it.
+    #[doc(hidden)]
+    fn cached<S: Store>(_: &Limiter<S>, _: Key<'_>, _: Cost) -> Option<Self::Output> {
+        None
+    }
+
+    /// Runs the operation in memory.
+    #[doc(hidden)]
+    #[inline]
+    fn now(request: Request<'_, MemoryStore, Self>) -> Result<Self::Output, CheckError> {
+        blocking::ready(request.answer())
+    }
+}
+
+/// A kind of request whose cost can be set: all but a reset.
+pub trait HasCost: RequestKind {}
+
+/// A kind of request that can also return the figures of every limit.
+pub trait HasLimits: RequestKind {
+    /// The kind that does.
+    type WithLimits: RequestKind;
+}
+
+impl<'a, S: Store, K: RequestKind> Request<'a, S, K> {
+    #[inline]
+    pub(super) fn new(
+        limiter: &'a Limiter<S>,
+        key: KeyBuf<'a>,
+        cost: Result<Cost, CostError>,
+    ) -> Self {
+        Self {
+            limiter,
+            key,
+            cost,
+            kind: PhantomData,
+        }
+    }
+
+    fn cached(&self) -> Option<K::Output> {
+        self.limiter.shared.guard.as_ref()?;
+        let key = self.limiter.shared.key(&self.key).ok()?;
+        K::cached(self.limiter, Key::new(&key).ok()?, self.cost.ok()?)
+    }
+
+    async fn answer(self) -> Result<K::Output, CheckError> {
+        let key = self.limiter.shared.key(&self.key)?;
+        K::run(self.limiter, Key::new(&key)?, self.cost?).await
+    }
+
+    /// Runs the request, blocking the current thread. For programs without an async runtime.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key is empty, if the cost is invalid, or if the current thread runs
+    /// async tasks. A refund and a reset also fail if the store cannot answer. Nothing changes then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/minute".parse()?);
+    /// assert!(limiter.check("user:42").blocking()?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn blocking(self) -> Result<K::Output, CheckError> {
+        let limiter = self.limiter;
+        limiter.store().block_on(async {
+            match self.cached() {
+                Some(output) => Ok(output),
+                None => self.answer().await,
+            }
+        })?
+    }
+}
+
+impl<S: Store, K: HasCost> Request<'_, S, K> {
+    /// Sets the cost: an integer, a decimal with up to three places, or a [`Cost`]. A check of cost
+    /// 0 looks without taking.
     ///
     /// # Examples
     ///
@@ -99,8 +231,30 @@ impl<'a, S: Store> Check<'a, S> {
         self.cost = cost.try_into().map_err(Into::into);
         self
     }
+}
 
-    /// Also returns a [`Receipt`], which corrects the request once its actual cost is known.
+impl<'a, S: Store, K: HasLimits> Request<'a, S, K> {
+    /// Also returns the figures of every limit, in the policy's order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("5/second; fixed_window 100/day".parse()?);
+    /// let (decision, limits) = limiter.peek("user:42").with_limits().now()?;
+    /// assert_eq!(decision.limit_index(), 0);
+    /// assert_eq!((limits[0].limit(), limits[1].limit()), (5, 100));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_limits(self) -> Request<'a, S, K::WithLimits> {
+        Request::new(self.limiter, self.key, self.cost)
+    }
+}
+
+impl<'a, S: Store> Check<'a, S> {
+    /// Also returns a [`Receipt`](crate::Receipt), which corrects the request once its actual cost
+    /// is known.
     ///
     /// # Examples
     ///
@@ -116,55 +270,14 @@ impl<'a, S: Store> Check<'a, S> {
     pub fn with_receipt(self) -> CheckWithReceipt<'a, S> {
         CheckWithReceipt { check: self }
     }
-
-    /// Returns the decision if the deny cache has it.
-    fn cached(&self) -> Option<Decision> {
-        let guard = self.limiter.shared.guard.as_ref()?;
-        let (Ok(key), Ok(cost)) = (self.limiter.shared.key(self.key), self.cost) else {
-            return None;
-        };
-        guard.cached(Key::new(&key).ok()?, cost)
-    }
-
-    async fn answer(self) -> Result<Decision, CheckError> {
-        let key = self.limiter.shared.key(self.key)?;
-        Ok(self
-            .limiter
-            .shared
-            .check(Key::new(&key)?, self.cost?)
-            .await?)
-    }
-
-    /// Runs the check, blocking the current thread. For programs without an async runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the key is empty, if the cost is invalid, or if the current thread runs
-    /// async tasks. Nothing is taken then.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::Limiter;
-    ///
-    /// let limiter = Limiter::memory("100/minute".parse()?);
-    /// assert!(limiter.check("user:42").wait()?.is_allowed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn wait(self) -> Result<Decision, CheckError> {
-        match self.cached() {
-            Some(decision) => Ok(decision),
-            None => self.limiter.store().block_on(self.answer())?,
-        }
-    }
 }
 
-impl Check<'_, MemoryStore> {
-    /// Runs the check.
+impl<K: RequestKind> Request<'_, MemoryStore, K> {
+    /// Runs the request.
     ///
     /// # Errors
     ///
-    /// Returns an error if the key is empty or the cost is invalid. Nothing is taken then.
+    /// Returns an error if the key is empty or the cost is invalid. Nothing changes then.
     ///
     /// # Examples
     ///
@@ -176,385 +289,164 @@ impl Check<'_, MemoryStore> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn now(self) -> Result<Decision, CheckError> {
-        let shared = &*self.limiter.shared;
-        let key = Key::new(self.key)?;
-        if shared.is_plain(key) {
-            Ok(shared.store.check(&shared.plan, key, self.cost?))
-        } else {
-            self.now_encoded()
-        }
-    }
-
-    #[cold]
-    fn now_encoded(self) -> Result<Decision, CheckError> {
-        let shared = &*self.limiter.shared;
-        Ok(shared
-            .store
-            .check(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
+    pub fn now(self) -> Result<K::Output, CheckError> {
+        K::now(self)
     }
 }
 
-impl<'a, S: Store> IntoFuture for Check<'a, S> {
-    type Output = Result<Decision, CheckError>;
-    type IntoFuture = CheckFuture<'a, Decision>;
+impl<'a, S: Store, K: RequestKind> IntoFuture for Request<'a, S, K> {
+    type Output = Result<K::Output, CheckError>;
+    type IntoFuture = CheckFuture<'a, K::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
         match self.cached() {
-            Some(decision) => CheckFuture::cached(decision),
+            Some(output) => CheckFuture::cached(output),
             None => CheckFuture::asked(self.answer()),
         }
     }
 }
 
-/// One request that returns a receipt. Nothing happens until `.now()` (in memory), `.await` or
-/// `.wait()`.
-#[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
-#[derive(Debug)]
-pub struct CheckWithReceipt<'a, S: Store> {
-    check: Check<'a, S>,
+impl<S: Store, K> std::fmt::Debug for Request<'_, S, K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request")
+            .field("key", &self.key)
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
+    }
 }
 
-impl<S: Store> CheckWithReceipt<'_, S> {
-    async fn answer(self) -> Result<(Decision, Receipt<S>), CheckError> {
-        let Check { limiter, key, cost } = self.check;
-        let key = limiter.shared.key(key)?;
-        let asked = LimiterRequest {
-            limiter,
-            key: Key::new(&key)?,
-            cost: cost?,
-        };
-        let answer = check_all(std::slice::from_ref(&asked), true)
-            .await?
-            .pop()
-            .flatten();
-        let Some((decision, claims)) = answer else {
-            return Ok((
-                limiter.shared.check(asked.key, Cost::ZERO).await?,
-                Receipt::new(SmallVec::new()),
-            ));
-        };
-        let mut taken = SmallVec::new();
-        if !claims.is_empty() {
-            let key = KeyBytes::from_slice(&key);
-            taken.push(ReceiptEntry {
-                limiter: limiter.clone(),
-                key,
-                cost: asked.cost,
-                claims,
-                degraded: decision.degraded(),
-                counters: None,
-            });
+impl RequestKind for kind::Check {
+    type Output = Decision;
+
+    async fn run<S: Store>(
+        limiter: &Limiter<S>,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Decision, CheckError> {
+        Ok(limiter.shared.check(key, cost).await?)
+    }
+
+    fn cached<S: Store>(limiter: &Limiter<S>, key: Key<'_>, cost: Cost) -> Option<Decision> {
+        limiter.shared.guard.as_ref()?.cached(key, cost)
+    }
+
+    #[inline]
+    fn now(check: Check<'_, MemoryStore>) -> Result<Decision, CheckError> {
+        let shared = &*check.limiter.shared;
+        if !shared.is_plain(&check.key) {
+            return now_encoded(check);
         }
-        Ok((decision, Receipt::new(taken)))
-    }
-
-    /// Runs the check, blocking the current thread. For programs without an async runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the key is empty, if the cost is invalid, or if the current thread runs
-    /// async tasks. Nothing is taken then.
-    pub fn wait(self) -> Result<(Decision, Receipt<S>), CheckError> {
-        self.check.limiter.store().block_on(self.answer())?
+        let (key, cost) = (Key::new(check.key.as_bytes())?, check.cost?);
+        let decision = shared.store.check(&shared.plan, key, cost);
+        shared.count(&decision, cost);
+        Ok(decision)
     }
 }
 
-impl CheckWithReceipt<'_, MemoryStore> {
-    /// Runs the check.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the key is empty or the cost is invalid. Nothing is taken then.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::Limiter;
-    ///
-    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
-    /// let (decision, receipt) = limiter.check("user:42").cost(5).with_receipt().now()?;
-    /// assert!(decision.is_allowed());
-    /// assert_eq!(receipt.settle_now(2)?[0].remaining(), 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn now(self) -> Result<(Decision, Receipt<MemoryStore>), CheckError> {
-        blocking::ready(self.answer())
+#[cold]
+fn now_encoded(check: Check<'_, MemoryStore>) -> Result<Decision, CheckError> {
+    blocking::ready(check.answer())
+}
+
+impl RequestKind for kind::Peek {
+    type Output = Decision;
+
+    async fn run<S: Store>(
+        limiter: &Limiter<S>,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Decision, CheckError> {
+        Ok(limiter.shared.peek(key, cost).await?.decision)
     }
 }
 
-impl<'a, S: Store> IntoFuture for CheckWithReceipt<'a, S> {
-    type Output = Result<(Decision, Receipt<S>), CheckError>;
-    type IntoFuture = CheckFuture<'a, (Decision, Receipt<S>)>;
+/// A decision with the figures of every limit.
+type WithLimits = (Decision, Vec<LimitFigures>);
 
-    fn into_future(self) -> Self::IntoFuture {
-        CheckFuture::asked(self.answer())
+/// Returns the figures of every limit, also of a policy that has only one.
+fn with_limits(admission: Admission) -> WithLimits {
+    let Admission {
+        decision,
+        mut limits,
+        ..
+    } = admission;
+    if limits.is_empty() {
+        limits.push(LimitFigures::from(&decision));
+    }
+    (decision, limits)
+}
+
+impl RequestKind for kind::CheckWithLimits {
+    type Output = WithLimits;
+
+    async fn run<S: Store>(
+        limiter: &Limiter<S>,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<WithLimits, CheckError> {
+        Ok(with_limits(limiter.admit_with_receipt(key, cost).await?.0))
     }
 }
 
-/// A batch of requests. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
-#[must_use = "nothing is checked until `.now()`, `.await` or `.wait()`"]
-#[derive(Debug)]
-pub struct CheckMany<'a, K, C, S: Store> {
-    pub(super) limiter: &'a Limiter<S>,
-    pub(super) requests: &'a [(K, C)],
-}
+impl RequestKind for kind::PeekWithLimits {
+    type Output = WithLimits;
 
-/// Checks the key and the cost of one request of a batch.
-#[inline]
-fn keyed<K, C>((key, cost): &(K, C)) -> Result<(Key<'_>, Cost), CheckError>
-where
-    K: AsRef<[u8]>,
-    C: Copy + TryInto<Cost, Error: Into<CostError>>,
-{
-    Ok((
-        Key::new(key.as_ref())?,
-        (*cost).try_into().map_err(Into::into)?,
-    ))
-}
-
-impl<K, C> CheckMany<'_, K, C, MemoryStore>
-where
-    K: AsRef<[u8]>,
-    C: Copy + TryInto<Cost, Error: Into<CostError>>,
-{
-    /// Runs the checks in order.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a key is empty or a cost is invalid. Nothing is taken then, from any
-    /// key.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::Limiter;
-    ///
-    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
-    /// let decisions = limiter.check_many(&[("user:1", 1), ("user:2", 3)]).now()?;
-    /// assert_eq!(decisions[1].remaining(), 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn now(self) -> Result<Vec<Decision>, CheckError> {
-        let mut decisions = Vec::with_capacity(self.requests.len());
-        self.now_into(&mut decisions)?;
-        Ok(decisions)
-    }
-
-    /// Runs the checks in order and appends the decisions to a vector, which can be reused.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a key is empty or a cost is invalid. Nothing is taken then, from any
-    /// key, and nothing is appended.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::Limiter;
-    ///
-    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
-    /// let mut decisions = Vec::new();
-    /// // The vector is reused for every batch.
-    /// limiter.check_many(&[("user:1", 1), ("user:2", 3)]).now_into(&mut decisions)?;
-    /// assert_eq!(decisions.len(), 2);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn now_into(self, decisions: &mut Vec<Decision>) -> Result<(), CheckError> {
-        let shared = &*self.limiter.shared;
-        let mut is_any_encoded = false;
-        for request in self.requests {
-            let (key, _) = keyed(request)?;
-            is_any_encoded |= !shared.is_plain(key);
-        }
-        decisions.reserve(self.requests.len());
-        let requests = self
-            .requests
-            .iter()
-            .filter_map(|request| keyed(request).ok());
-        if is_any_encoded {
-            let encoded: Vec<(EncodedKey<'_>, Cost)> = requests
-                .filter_map(|(key, cost)| Some((shared.key(key.as_bytes()).ok()?, cost)))
-                .collect();
-            let requests = encoded
-                .iter()
-                .filter_map(|(key, cost)| Some((Key::new(key).ok()?, *cost)));
-            shared.store.check_many(&shared.plan, requests, decisions);
-        } else {
-            shared.store.check_many(&shared.plan, requests, decisions);
-        }
-        Ok(())
+    async fn run<S: Store>(
+        limiter: &Limiter<S>,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<WithLimits, CheckError> {
+        Ok(with_limits(limiter.shared.peek(key, cost).await?))
     }
 }
 
-impl<'a, K, C, S: Store> CheckMany<'a, K, C, S>
-where
-    K: AsRef<[u8]> + Sync,
-    C: Copy + TryInto<Cost, Error: Into<CostError>> + Sync,
-{
-    async fn answer(self) -> Result<Vec<Decision>, CheckError> {
-        let shared = &*self.limiter.shared;
-        let encoded = |request| {
-            let (key, cost) = keyed(request)?;
-            Ok((shared.key(key.as_bytes())?, cost))
-        };
-        let encoded = self
-            .requests
-            .iter()
-            .map(encoded)
-            .collect::<Result<Vec<_>, CheckError>>()?;
-        let requests = encoded
-            .iter()
-            .map(|(key, cost)| Ok((Key::new(key)?, *cost)))
-            .collect::<Result<Vec<(Key<'_>, Cost)>, CheckError>>()?;
-        Ok(shared.check_many(&requests).await?)
-    }
+impl RequestKind for kind::Charge {
+    type Output = Usage;
 
-    /// Runs the checks, blocking the current thread. For programs without an async runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a key is empty, if a cost is invalid, or if the current thread runs
-    /// async tasks. Nothing is taken then, from any key.
-    pub fn wait(self) -> Result<Vec<Decision>, CheckError> {
-        self.limiter.store().block_on(self.answer())?
+    async fn run<S: Store>(
+        limiter: &Limiter<S>,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Usage, CheckError> {
+        Ok(Usage(limiter.shared.charge(key, cost).await?.decision))
     }
 }
 
-impl<'a, K, C, S: Store> IntoFuture for CheckMany<'a, K, C, S>
-where
-    K: AsRef<[u8]> + Sync,
-    C: Copy + TryInto<Cost, Error: Into<CostError>> + Sync,
-{
-    type Output = Result<Vec<Decision>, CheckError>;
-    type IntoFuture = CheckFuture<'a, Vec<Decision>>;
+impl RequestKind for kind::Refund {
+    type Output = Usage;
 
-    fn into_future(self) -> Self::IntoFuture {
-        CheckFuture::asked(self.answer())
+    async fn run<S: Store>(
+        limiter: &Limiter<S>,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Result<Usage, CheckError> {
+        Ok(Usage(limiter.shared.refund(key, cost).await?))
     }
 }
 
-/// A refund. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
-#[must_use = "nothing is given back until `.now()`, `.await` or `.wait()`"]
-#[derive(Debug)]
-pub struct Refund<'a, S: Store> {
-    pub(super) limiter: &'a Limiter<S>,
-    pub(super) key: &'a [u8],
-    pub(super) cost: Result<Cost, CostError>,
-}
+impl RequestKind for kind::Reset {
+    type Output = bool;
 
-impl<S: Store> Refund<'_, S> {
-    async fn answer(self) -> Result<Decision, CheckError> {
-        let key = self.limiter.shared.key(self.key)?;
-        Ok(self
-            .limiter
-            .shared
-            .refund(Key::new(&key)?, self.cost?)
-            .await?)
-    }
-
-    /// Runs the refund, blocking the current thread. For programs without an async runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the key is empty, if the cost is invalid, if the store could not answer,
-    /// or if the current thread runs async tasks. Nothing is given back then.
-    pub fn wait(self) -> Result<Decision, CheckError> {
-        self.limiter.store().block_on(self.answer())?
+    async fn run<S: Store>(
+        limiter: &Limiter<S>,
+        key: Key<'_>,
+        _: Cost,
+    ) -> Result<bool, CheckError> {
+        Ok(limiter.shared.reset(key).await?)
     }
 }
 
-impl Refund<'_, MemoryStore> {
-    /// Runs the refund.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the key is empty or the cost is invalid. Nothing is given back then.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::Limiter;
-    ///
-    /// let limiter = Limiter::memory("fixed_window 5/day".parse()?);
-    /// limiter.check("user:42").cost(3).now()?;
-    /// assert_eq!(limiter.refund("user:42", 1).now()?.remaining(), 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn now(self) -> Result<Decision, CheckError> {
-        let shared = &*self.limiter.shared;
-        Ok(shared
-            .store
-            .refund(&shared.plan, Key::new(&shared.key(self.key)?)?, self.cost?))
-    }
+impl HasCost for kind::Check {}
+impl HasCost for kind::CheckWithLimits {}
+impl HasCost for kind::Peek {}
+impl HasCost for kind::PeekWithLimits {}
+impl HasCost for kind::Charge {}
+impl HasCost for kind::Refund {}
+
+impl HasLimits for kind::Check {
+    type WithLimits = kind::CheckWithLimits;
 }
 
-impl<'a, S: Store> IntoFuture for Refund<'a, S> {
-    type Output = Result<Decision, CheckError>;
-    type IntoFuture = CheckFuture<'a, Decision>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        CheckFuture::asked(self.answer())
-    }
-}
-
-/// A reset. Nothing happens until `.now()` (in memory), `.await` or `.wait()`.
-#[must_use = "nothing is reset until `.now()`, `.await` or `.wait()`"]
-#[derive(Debug)]
-pub struct Reset<'a, S: Store> {
-    pub(super) limiter: &'a Limiter<S>,
-    pub(super) key: &'a [u8],
-}
-
-impl<S: Store> Reset<'_, S> {
-    async fn answer(self) -> Result<(), CheckError> {
-        let key = self.limiter.shared.key(self.key)?;
-        Ok(self.limiter.shared.reset(Key::new(&key)?).await?)
-    }
-
-    /// Runs the reset, blocking the current thread. For programs without an async runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the key is empty, if the store could not answer, or if the current
-    /// thread runs async tasks.
-    pub fn wait(self) -> Result<(), CheckError> {
-        self.limiter.store().block_on(self.answer())?
-    }
-}
-
-impl Reset<'_, MemoryStore> {
-    /// Runs the reset.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the key is empty.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::Limiter;
-    ///
-    /// let limiter = Limiter::memory("fixed_window 1/day".parse()?);
-    /// limiter.check("user:42").now()?;
-    /// limiter.reset("user:42").now()?;
-    /// assert!(limiter.check("user:42").now()?.is_allowed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn now(self) -> Result<(), CheckError> {
-        let shared = &*self.limiter.shared;
-        shared
-            .store
-            .reset(&shared.plan, Key::new(&shared.key(self.key)?)?);
-        Ok(())
-    }
-}
-
-impl<'a, S: Store> IntoFuture for Reset<'a, S> {
-    type Output = Result<(), CheckError>;
-    type IntoFuture = CheckFuture<'a, ()>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        CheckFuture::asked(self.answer())
-    }
+impl HasLimits for kind::Peek {
+    type WithLimits = kind::PeekWithLimits;
 }

@@ -7,15 +7,14 @@ use super::multi_key::check_all;
 use super::{CheckError, Limiter, LimiterRequest};
 use crate::algorithm::{Claim, Claims};
 use crate::cost::Cost;
-use crate::decision::Decision;
 use crate::identity::BucketNumbers;
 use crate::key::Key;
 use crate::policy::{Limit, Policy};
 use crate::record::Settlement;
 use crate::remote::stored_limits;
-use crate::store::Store;
+use crate::store::{Admission, Charged, Store};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The minimum time that a receipt is kept, so that a higher actual cost is charged even after the
 /// limit has reset.
@@ -30,7 +29,7 @@ impl<S: Store> Limiter<S> {
         key: Key<'_>,
         cost: Cost,
         id: &str,
-    ) -> Result<(Decision, bool), CheckError> {
+    ) -> Result<(Admission, bool), CheckError> {
         let asked = LimiterRequest {
             limiter: self,
             key,
@@ -40,20 +39,22 @@ impl<S: Store> Limiter<S> {
             .await?
             .pop()
             .flatten();
-        let Some((decision, claims)) = answer else {
-            return Ok((self.shared.check(key, Cost::ZERO).await?, false));
+        let Some(admission) = answer else {
+            let look = self.shared.check(key, Cost::ZERO).await?;
+            return Ok((Admission::look(look), false));
         };
-        if claims.is_empty() || cost == Cost::ZERO || decision.degraded().is_some() {
-            return Ok((decision, false));
+        let decision = admission.decision;
+        if admission.claims.is_empty() || cost == Cost::ZERO || decision.degraded().is_some() {
+            return Ok((admission, false));
         }
-        let (shared, receipt) = (&*self.shared, encode(&self.shared.policy, cost, &claims));
+        let (shared, receipt) = (&*self.shared, encode(&self.shared.policy, cost, &admission.claims));
         // Once everything is free again there is nothing to give back.
         let keep_for = decision.reset_after().max(MIN_KEPT);
         let kept = shared
             .store
             .keep_receipt(&shared.plan, key, id, &receipt, keep_for)
             .await;
-        Ok((decision, kept.is_ok()))
+        Ok((admission, kept.is_ok()))
     }
 
     /// Settles a request by the id of its receipt, once. Returns `None` if the receipt is unknown,
@@ -63,7 +64,7 @@ impl<S: Store> Limiter<S> {
         key: Key<'_>,
         id: &str,
         actual: Cost,
-    ) -> Result<Option<Decision>, CheckError> {
+    ) -> Result<Option<(Charged, Cost)>, CheckError> {
         let shared = &*self.shared;
         let receipt = shared.store.take_receipt(&shared.plan, key, id).await?;
         let decoded = receipt
@@ -77,7 +78,7 @@ impl<S: Store> Limiter<S> {
             taken,
             actual,
         };
-        Ok(Some(self.settle(key, &settlement, None).await?))
+        Ok(Some((self.settle(key, &settlement, None).await?, taken)))
     }
 }
 
@@ -154,7 +155,7 @@ impl<S: Store> Limiter<S> {
         key: &[u8],
         cost: Cost,
         id: &str,
-    ) -> Result<(Decision, bool), CheckError> {
+    ) -> Result<(Admission, bool), CheckError> {
         self.admit_with_stored_receipt(Key::new(key)?, cost, id)
             .await
     }
@@ -165,8 +166,9 @@ impl<S: Store> Limiter<S> {
         key: &[u8],
         id: &str,
         actual: Cost,
-    ) -> Result<Option<Decision>, CheckError> {
-        self.settle_stored_receipt(Key::new(key)?, id, actual).await
+    ) -> Result<Option<Charged>, CheckError> {
+        let settled = self.settle_stored_receipt(Key::new(key)?, id, actual).await?;
+        Ok(settled.map(|(charged, _)| charged))
     }
 }
 
@@ -190,7 +192,7 @@ mod tests {
         for end in 0..bytes.len() {
             assert_eq!(decode(&policy, &bytes[..end]), None);
         }
-        assert_eq!(decode(&policy, &[&[2][..], &bytes[1..]].concat()), None);
+        assert_eq!(decode(&policy, &[&[1][..], &bytes[1..]].concat()), None);
         // With limits in another order, and with other numbers.
         let read = |policy: &str| decode(&policy.parse().unwrap(), &bytes).unwrap().1.to_vec();
         assert_eq!(read("fixed_window 9/day; 5/hour"), [window, bucket]);

@@ -25,7 +25,7 @@ mod table;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -35,21 +35,21 @@ pub use plan::Plan;
 use smallvec::SmallVec;
 pub use snapshot::RestoreError;
 
-use crate::algorithm::Claims;
 use crate::blocking;
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::record::Settlement;
-use crate::store::{Admission, BlockingError, Store, StoreError};
+use crate::store::{Admission, BlockingError, Charged, Store, StoreError};
 use cache_line::Slot;
 use entry_update::{Change, EntryUpdate, UpdateContext};
 use fingerprint::{Fingerprint, Fingerprinter, Secret};
 use multi_key::LockedLines;
 use operation::{
-    Admitting, Checking, InRecord, InSlot, InSlotOrRecord, Operation, Peeking, Refunding, Settling,
+    AdmissionCell, Admitting, Charging, Checking, InRecord, InSlot, InSlotOrRecord, Operation,
+    Peeking, Probing, Refunding, Settling,
 };
 use plan::Layout;
 use receipts::Receipts;
@@ -189,7 +189,7 @@ impl MemoryStore {
     /// denied, the keys that would have allowed it have the decision of a request of cost 0. The
     /// same plan and key given twice counts as one request of the summed cost.
     #[doc(hidden)] // Claims are for Tidegate's own receipts.
-    pub fn admit(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<(Decision, Claims)> {
+    pub fn admit(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<Admission> {
         let (merged, places_of) = self.merged(requests);
         let places: SmallVec<[KeyLocation<'_>; 4]> =
             merged.iter().map(|(_, place, _)| *place).collect();
@@ -201,45 +201,69 @@ impl MemoryStore {
                        step: LockedOperation<'_>| {
             let (slot, cost) = (locked.slot(place.fingerprint), cost.thousandths());
             let (decision, change) = match step {
-                LockedOperation::Probe => self.run_locked::<Peeking>(plan, *place, slot, now, cost),
-                LockedOperation::Take(claims) => {
-                    self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (cost, claims))
+                LockedOperation::Probe => self.run_locked::<Probing>(plan, *place, slot, now, cost),
+                LockedOperation::Take(admitted) => {
+                    self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (cost, admitted))
                 }
                 LockedOperation::Look => self.run_locked::<Checking>(plan, *place, slot, now, 0),
             };
             locked.apply(place.fingerprint, &change, &fingerprints);
             decision
         };
-        let mut decisions: SmallVec<[(Decision, Claims); 4]> = merged
+        let mut admissions: SmallVec<[Admission; 4]> = merged
             .iter()
-            .map(|request| (run(request, LockedOperation::Probe), Claims::new()))
+            .map(|request| Admission::look(run(request, LockedOperation::Probe)))
             .collect();
-        let is_denied = decisions.iter().any(|(decision, _)| decision.is_denied());
-        for (request, answer) in merged.iter().zip(&mut decisions) {
+        let is_denied = admissions.iter().any(|one| one.decision.is_denied());
+        for (request, admission) in merged.iter().zip(&mut admissions) {
             if !is_denied {
-                let claims = RefCell::default();
-                let decision = run(request, LockedOperation::Take(&claims));
-                *answer = (decision, claims.take());
-            } else if answer.0.is_allowed() {
-                answer.0 = run(request, LockedOperation::Look);
+                let admitted = AdmissionCell::default();
+                let decision = run(request, LockedOperation::Take(&admitted));
+                *admission = admitted
+                    .take()
+                    .unwrap_or_else(|| Admission::look(decision));
+            } else if admission.decision.is_allowed() {
+                admission.decision = run(request, LockedOperation::Look);
             }
         }
         drop(locked);
         self.table.after_multi_key(&fingerprints, now);
         places_of
             .into_iter()
-            .map(|place| decisions[place].clone())
+            .map(|place| admissions[place].clone())
             .collect()
     }
 
     /// Decides like [`check`](Self::check), and returns where an admitted request is counted.
     #[doc(hidden)] // Claims are for Tidegate's own receipts.
-    pub fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> (Decision, Claims) {
+    pub fn admit_one(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Admission {
         let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
-        let claims = RefCell::default();
-        let decision =
-            self.run_any::<Admitting<'_>>(plan, place, now, (cost.thousandths(), &claims));
-        (decision, claims.take())
+        let admitted = AdmissionCell::default();
+        let input = (cost.thousandths(), &admitted);
+        let decision = self.run_any::<Admitting<'_>>(plan, place, now, input);
+        admitted.take().unwrap_or_else(|| Admission::look(decision))
+    }
+
+    /// Returns the decision that a check of this cost would get, and takes nothing.
+    #[doc(hidden)] // Claims are for Tidegate's own receipts.
+    pub fn peek(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Admission {
+        let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
+        let peeked = AdmissionCell::default();
+        let input = (cost.thousandths(), &peeked);
+        let decision = self.run_any::<Peeking<'_>>(plan, place, now, input);
+        peeked.take().unwrap_or_else(|| Admission::look(decision))
+    }
+
+    /// Takes a cost whatever the limits say, as far as their debt allows.
+    pub fn charge(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Charged {
+        let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
+        let dropped = Cell::new(Cost::ZERO);
+        let input = (cost.thousandths(), &dropped);
+        let decision = self.run_any::<Charging<'_>>(plan, place, now, input);
+        Charged {
+            decision,
+            dropped: dropped.get(),
+        }
     }
 
     /// Merges requests with the same plan and key. Returns the merged requests, and the index of
@@ -273,9 +297,14 @@ impl MemoryStore {
     /// Corrects an admitted request to its actual cost. Returns the decision of a request of cost 0
     /// made right after.
     #[doc(hidden)] // For Tidegate's own receipts.
-    pub fn settle(&self, plan: &Plan, key: Key<'_>, settlement: &Settlement<'_>) -> Decision {
+    pub fn settle(&self, plan: &Plan, key: Key<'_>, settlement: &Settlement<'_>) -> Charged {
         let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
-        self.run_any::<Settling<'_>>(plan, place, now, settlement)
+        let dropped = Cell::new(Cost::ZERO);
+        let decision = self.run_any::<Settling<'_>>(plan, place, now, (settlement, &dropped));
+        Charged {
+            decision,
+            dropped: dropped.get(),
+        }
     }
 
     /// Gives back the cost of a request. Returns the decision of a request of cost 0 made right
@@ -289,9 +318,10 @@ impl MemoryStore {
         )
     }
 
-    /// Deletes the usage of a key.
-    pub fn reset(&self, plan: &Plan, key: Key<'_>) {
-        self.table.remove(plan.fingerprint(key));
+    /// Deletes the usage of a key. Returns `true` if there was any.
+    pub fn reset(&self, plan: &Plan, key: Key<'_>) -> bool {
+        let now = self.table.clock().now().as_nanos();
+        self.table.remove(plan.fingerprint(key), now)
     }
 
     #[inline]
@@ -403,7 +433,7 @@ impl MemoryStore {
 #[derive(Clone, Copy)]
 enum LockedOperation<'a> {
     Probe,
-    Take(&'a RefCell<Claims>),
+    Take(&'a AdmissionCell),
     Look,
 }
 
@@ -459,8 +489,20 @@ impl Store for MemoryStore {
         plan: &Plan,
         key: Key<'_>,
         settlement: &Settlement<'_>,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<Charged, StoreError> {
         Ok(self.settle(plan, key, settlement))
+    }
+
+    async fn peek(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Admission, StoreError> {
+        Ok(self.peek(plan, key, cost))
+    }
+
+    async fn charge(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Result<Charged, StoreError> {
+        Ok(self.charge(plan, key, cost))
+    }
+
+    fn clock(&self) -> Clock {
+        self.table.clock().clone()
     }
 
     fn now(&self) -> Timestamp {
@@ -471,9 +513,8 @@ impl Store for MemoryStore {
         Ok(self.refund(plan, key, cost))
     }
 
-    async fn reset(&self, plan: &Plan, key: Key<'_>) -> Result<(), StoreError> {
-        self.reset(plan, key);
-        Ok(())
+    async fn reset(&self, plan: &Plan, key: Key<'_>) -> Result<bool, StoreError> {
+        Ok(self.reset(plan, key))
     }
 
     async fn keep_receipt(
@@ -510,6 +551,7 @@ impl Store for MemoryStore {
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockingError> {
+        blocking::ensure_no_runtime()?;
         Ok(blocking::ready(future))
     }
 

@@ -1,6 +1,6 @@
 //! Runs an operation on the stored state of a key: in its slot, or in a record.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
 use super::cache_line::{Kind, Slot};
@@ -8,11 +8,13 @@ use super::entry_update::{Change, EntryUpdate, EntryUse, UpdateContext};
 use super::packed::Packed;
 use super::plan::CounterPlan;
 use crate::algorithm::{
-    Algorithm, Claims, StateChange, Step, StepState, decide, is_from_future, peek, refund,
+    Algorithm, StateChange, Step, StepState, charge, decide, is_from_future, peek, probe, refund,
 };
+use crate::cost::Cost;
 use crate::decision::{Decision, OutcomeKind};
 use crate::policy::Policy;
-use crate::record::{Record, Settlement, claims};
+use crate::record::{Record, Settlement, admission, charged};
+use crate::store::Admission;
 
 /// One limit whose state is in the slot.
 pub(super) struct InSlot<A, O>(PhantomData<(A, O)>);
@@ -235,11 +237,14 @@ impl Operation for Checking {
     }
 }
 
-/// Like [`Checking`], and stores where the request is counted.
+/// Like [`Checking`], and stores where the request is counted and the figures of every limit.
 pub(super) struct Admitting<'a>(PhantomData<&'a ()>);
 
+/// The place where an operation stores its admission.
+pub(super) type AdmissionCell = RefCell<Option<Admission>>;
+
 impl<'a> Operation for Admitting<'a> {
-    type Input = (u64, &'a RefCell<Claims>);
+    type Input = (u64, &'a AdmissionCell);
 
     #[inline]
     fn usage_of((cost, _): Self::Input, decision: &Decision) -> EntryUse {
@@ -250,19 +255,66 @@ impl<'a> Operation for Admitting<'a> {
         steps: &[A],
         states: &mut [A::State],
         now: u64,
-        (cost, taken): Self::Input,
+        (cost, admitted): Self::Input,
     ) -> (Decision, StateChange) {
         let (decision, change) = decide(steps, states, now, cost);
-        *taken.borrow_mut() = claims(&decision, steps, states, now);
+        *admitted.borrow_mut() = Some(admission(decision, steps, states, now, cost));
         (decision, change)
+    }
+}
+
+/// Returns the decision that a check would get, and takes nothing.
+pub(super) struct Peeking<'a>(PhantomData<&'a ()>);
+
+impl<'a> Operation for Peeking<'a> {
+    type Input = (u64, &'a AdmissionCell);
+
+    fn run<A: Algorithm>(
+        steps: &[A],
+        states: &mut [A::State],
+        now: u64,
+        (cost, peeked): Self::Input,
+    ) -> (Decision, StateChange) {
+        let (decision, limits, change) = peek(steps, states, now, cost);
+        *peeked.borrow_mut() = Some(Admission {
+            limits,
+            ..Admission::look(decision)
+        });
+        (decision, change)
+    }
+}
+
+/// Takes a cost whatever the limits say, and stores the amount that was dropped.
+pub(super) struct Charging<'a>(PhantomData<&'a ()>);
+
+impl<'a> Operation for Charging<'a> {
+    type Input = (u64, &'a Cell<Cost>);
+
+    fn usage_of((cost, _): Self::Input, _decision: &Decision) -> EntryUse {
+        if cost > 0 {
+            EntryUse::Admitted
+        } else {
+            EntryUse::Looked
+        }
+    }
+
+    fn run<A: Algorithm>(
+        steps: &[A],
+        states: &mut [A::State],
+        now: u64,
+        (cost, dropped): Self::Input,
+    ) -> (Decision, StateChange) {
+        let (result, change) = charged(charge(steps, states, now, cost));
+        dropped.set(result.dropped);
+        (result.decision, change)
     }
 }
 
 /// Decides like a check without taking. If the request would be allowed, the figures are those of a
 /// look.
-pub(super) struct Peeking;
+pub(super) struct Probing;
 
-impl Operation for Peeking {
+impl Operation for Probing {
     type Input = u64;
 
     #[inline]
@@ -281,7 +333,7 @@ impl Operation for Peeking {
         now: u64,
         cost: u64,
     ) -> (Decision, StateChange) {
-        peek(steps, states, now, cost)
+        probe(steps, states, now, cost)
     }
 }
 
@@ -305,15 +357,17 @@ impl Operation for Refunding {
 pub(super) struct Settling<'a>(PhantomData<&'a ()>);
 
 impl<'a> Operation for Settling<'a> {
-    type Input = &'a Settlement<'a>;
+    type Input = (&'a Settlement<'a>, &'a Cell<Cost>);
 
     fn run<A: Algorithm>(
         steps: &[A],
         states: &mut [A::State],
         now: u64,
-        settlement: Self::Input,
+        (settlement, dropped): Self::Input,
     ) -> (Decision, StateChange) {
-        settlement.run(steps, states, now)
+        let (result, change) = charged(settlement.run(steps, states, now));
+        dropped.set(result.dropped);
+        (result.decision, change)
     }
 }
 

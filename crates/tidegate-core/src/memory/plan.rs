@@ -5,7 +5,7 @@ use std::fmt;
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::packed::LARGEST_PACKED_COUNT;
 use crate::algorithm::{
-    Algorithm, Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole,
+    Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole,
 };
 use crate::key::Key;
 use crate::policy::Policy;
@@ -51,7 +51,7 @@ impl Plan {
             [Step::WholeBucket(step)] => Layout::WholeBucket(step.clone()),
             [Step::Bucket(step)] => Layout::Bucket(step.clone()),
             [Step::FixedWindow(step)] => Layout::FixedWindow(step.clone()),
-            [Step::SlidingWindowCounter(step)] if step.capacity_cost() <= LARGEST_PACKED_COUNT => {
+            [Step::SlidingWindowCounter(step)] if step.most_counted() <= LARGEST_PACKED_COUNT => {
                 Layout::Counter(CounterPlan {
                     packed: step.clone(),
                     policy: policy.clone(),

@@ -272,12 +272,15 @@ impl Table {
     }
 
     /// Deletes the entry of a fingerprint.
-    pub(super) fn remove(&self, fingerprint: Fingerprint) {
+    pub(super) fn remove(&self, fingerprint: Fingerprint, now: u64) -> bool {
         let home = self.home(fingerprint);
         let mut probe = Probe::new(self, home, self.lines[home].lock());
-        if let Some((line, at)) = probe.find(fingerprint) {
-            self.clear(line, at);
-        }
+        let Some((line, at)) = probe.find(fingerprint) else {
+            return false;
+        };
+        let is_used = !line.slot(at).is_expired(now);
+        self.clear(line, at);
+        is_used
     }
 
     /// Inserts an entry of a snapshot, unless it has expired.

@@ -20,6 +20,7 @@ pub(crate) enum Part {
     Period,
     Burst,
     Anchor,
+    Debt,
 }
 
 /// The error for a limit that is out of bounds.
@@ -88,6 +89,15 @@ fn check_options(limit: &Limit) -> Result<(), OutOfBounds> {
             );
         }
     }
+    if limit.debt > MAX_UNITS {
+        return out(
+            Part::Debt,
+            format!(
+                "a debt of {} is out of bounds: expected 0 to 1,000,000,000",
+                limit.debt
+            ),
+        );
+    }
     if limit.anchor.is_some() && limit.algorithm != Algorithm::FixedWindow {
         return out(
             Part::Anchor,
@@ -100,15 +110,19 @@ fn check_options(limit: &Limit) -> Result<(), OutOfBounds> {
     Ok(())
 }
 
-/// Checks the time to refill the whole burst: burst × period / limit.
+/// Checks the time to refill a bucket's whole burst and debt: (burst + debt) × period / limit.
 fn check_refill(limit: &Limit) -> Result<(), OutOfBounds> {
-    let refill_times_limit = u128::from(limit.capacity()) * limit.rate.period.as_millis();
+    if !limit.algorithm.is_bucket() {
+        return Ok(());
+    }
+    let refill_times_limit = u128::from(limit.most_counted()) * limit.rate.period.as_millis();
     let days = refill_times_limit / (u128::from(limit.rate.limit) * DAY_MS);
     if refill_times_limit > MAX_REFILL_DAYS * DAY_MS * u128::from(limit.rate.limit) {
         return out(
             limit.refill_part(),
             format!(
-                "refilling the whole burst would take {days} days: expected at most 36,600 days"
+                "refilling the whole burst{} would take {days} days: expected at most 36,600 days",
+                if limit.debt > 0 { " and debt" } else { "" }
             ),
         );
     }

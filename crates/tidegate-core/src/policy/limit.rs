@@ -204,6 +204,7 @@ pub struct Limit {
     pub(crate) rate: Rate,
     pub(crate) burst: Option<u64>,
     pub(crate) anchor: Option<Anchor>,
+    pub(crate) debt: u64,
 }
 
 impl Limit {
@@ -224,6 +225,7 @@ impl Limit {
             rate,
             burst: None,
             anchor: None,
+            debt: 0,
         }
     }
 
@@ -346,6 +348,24 @@ impl Limit {
         self
     }
 
+    /// Sets how far a [charge](crate::Limiter::charge) may push usage beyond the capacity. The
+    /// default is 0. While usage exceeds the capacity, requests are denied.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Policy, Rate};
+    ///
+    /// let limit = Limit::token_bucket(Rate::per_minute(1_000)).debt(5_000);
+    /// assert_eq!(Policy::new([limit])?, "1_000/minute debt=5_000".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn debt(mut self, debt: u64) -> Self {
+        self.debt = debt;
+        self
+    }
+
     /// Returns the algorithm.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
@@ -383,6 +403,27 @@ impl Limit {
         }
     }
 
+    /// Returns how far a charge may push usage beyond the capacity.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{Limit, Rate};
+    ///
+    /// assert_eq!(Limit::token_bucket(Rate::per_minute(1_000)).debt(500).max_debt(), 500);
+    /// ```
+    #[must_use]
+    pub const fn max_debt(&self) -> u64 {
+        self.debt
+    }
+
+    /// Returns the most units that can ever be counted at once: the capacity and the debt.
+    #[doc(hidden)] // For Tidegate's own stores.
+    #[must_use]
+    pub const fn most_counted(&self) -> u64 {
+        self.capacity() + self.debt
+    }
+
     /// Returns `true` if a window opens with the first admitted request.
     #[must_use]
     pub const fn opens_with_first_hit(&self) -> bool {
@@ -404,19 +445,21 @@ impl Limit {
     }
 
     /// Returns the sort key for storage order: limits of one algorithm are adjacent.
-    pub(crate) const fn stored_rank(&self) -> (u8, bool, Duration, u64, u64) {
+    pub(crate) const fn stored_rank(&self) -> (u8, bool, Duration, u64, u64, u64) {
         (
             self.algorithm as u8,
             self.opens_with_first_hit(),
             self.rate.period,
             self.rate.limit,
             self.capacity(),
+            self.debt,
         )
     }
 
     /// Returns the part of the text that a violated bound on the refill time is about.
     pub(crate) const fn refill_part(&self) -> Part {
         match self.burst {
+            _ if self.debt > 0 => Part::Debt,
             Some(_) => Part::Burst,
             None => Part::Period,
         }

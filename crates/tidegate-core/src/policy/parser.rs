@@ -4,7 +4,7 @@
 //! policy := limit (";" limit)*
 //! limit  := [algorithm] rate option*
 //! rate   := count ("/" | "per") [count] unit
-//! option := "burst=" count | "anchor=" ("clock" | "first_hit")
+//! option := "burst=" count | "anchor=" ("clock" | "first_hit") | "debt=" count
 //! ```
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::limit::{Algorithm, Anchor, Limit, Rate};
 
 const EXPECTED_ALGORITHM: &str = "expected fixed_window, sliding_window_log, sliding_window_counter, token_bucket, leaky_bucket, gcra, or a rate such as 100/minute";
 const EXPECTED_UNIT: &str = "expected ms, second, minute, hour, day, week, month or year";
-const EXPECTED_OPTION: &str = "expected burst=…, anchor=…, `;` or the end";
+const EXPECTED_OPTION: &str = "expected burst=…, anchor=…, debt=…, `;` or the end";
 
 pub(super) fn limits(text: &str) -> Result<Vec<Limit>, PolicyError> {
     let mut parser = Parser {
@@ -54,6 +54,7 @@ struct Spans {
     period: Range<usize>,
     burst: Option<Range<usize>>,
     anchor: Option<Range<usize>>,
+    debt: Option<Range<usize>>,
 }
 
 impl Parser<'_> {
@@ -69,6 +70,7 @@ impl Parser<'_> {
             match name.as_str() {
                 "burst" => self.burst(&mut limit, &mut spans, span.start)?,
                 "anchor" => self.anchor(&mut limit, &mut spans, span.start)?,
+                "debt" => self.debt(&mut limit, &mut spans, span.start)?,
                 _ => {
                     return Err(
                         self.error(span, format!("unknown option `{name}`: {EXPECTED_OPTION}"))
@@ -137,6 +139,7 @@ impl Parser<'_> {
             period: period_span,
             burst: None,
             anchor: None,
+            debt: None,
         };
         Ok((Rate { limit, period }, spans))
     }
@@ -182,6 +185,19 @@ impl Parser<'_> {
             .ok_or_else(|| self.unexpected(&token, EXPECTED))?;
         self.once(&mut spans.anchor, start..token.span.end, "anchor")?;
         *limit = limit.anchor(anchor);
+        Ok(())
+    }
+
+    fn debt(
+        &mut self,
+        limit: &mut Limit,
+        spans: &mut Spans,
+        start: usize,
+    ) -> Result<(), PolicyError> {
+        self.option_sign()?;
+        let (debt, value) = self.count("a count such as debt=500")?;
+        self.once(&mut spans.debt, start..value.end, "debt")?;
+        *limit = limit.debt(debt);
         Ok(())
     }
 
@@ -256,6 +272,7 @@ impl Parser<'_> {
             Part::Period => Some(&spans.period),
             Part::Burst => spans.burst.as_ref(),
             Part::Anchor => spans.anchor.as_ref(),
+            Part::Debt => spans.debt.as_ref(),
         };
         self.error(span.unwrap_or(&spans.limit).clone(), out.message)
     }

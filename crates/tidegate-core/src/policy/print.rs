@@ -24,6 +24,9 @@ impl fmt::Display for Limit {
         if let Some(anchor) = self.anchor {
             write!(f, " anchor={}", anchor.name())?;
         }
+        if self.debt > 0 {
+            write!(f, " debt={}", self.debt)?;
+        }
         Ok(())
     }
 }

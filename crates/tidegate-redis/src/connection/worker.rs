@@ -12,7 +12,7 @@ use super::round_trip::{RoundTrip, TripEnd};
 use super::state::Numbered;
 use super::{Batch, NotExecuted, SendError, SendResult};
 use crate::error::{CallError, ReplyError};
-use crate::operation::Operation;
+use crate::operation::{Operation, OperationKind};
 
 /// Sends one batch on its caller's own task, so a lone caller needs no other task.
 pub(super) async fn send_alone(
@@ -109,8 +109,15 @@ impl Slot {
     fn record_answer(&self, batches: &[&Batch], results: &[Option<SendResult>]) {
         let operations = batches.iter().flat_map(|batch| &batch.operations);
         let is_write = |(operation, result): (&Operation, &Option<SendResult>)| {
-            operation.cost > Cost::ZERO
-                && matches!(result, Some(Ok(reply)) if reply.decision.is_allowed())
+            let Some(Ok(reply)) = result else {
+                return false;
+            };
+            let is_written = match operation.kind {
+                OperationKind::Peek => false,
+                OperationKind::Charge => true,
+                _ => reply.admission.decision.is_allowed(),
+            };
+            operation.cost > Cost::ZERO && is_written
         };
         if operations.zip(results).any(is_write) {
             self.node.health.wrote();

@@ -10,7 +10,7 @@
 -- are stored, one after the other.
 
 --@ numbers
--- The refill time of the whole bucket, and the longest time until free that is not from the future.
+-- The refill time of the whole bucket, and that of the bucket and its debt. A longer time until free is from the future.
 local full$, full_part$, denominator$, max_ahead$, max_ahead_part$ = NUMBERS
 
 --@ numbers, several
@@ -63,8 +63,8 @@ end
 local until_free$, until_free_part$ = 0, 0
 if at$ >= now then until_free$, until_free_part$ = at$ - now, part$ end
 if until_free$ > max_ahead$ or (until_free$ == max_ahead$ and until_free_part$ > max_ahead_part$) then
-  until_free$, until_free_part$ = full$, full_part$
-  at$, part$ = now + full$, full_part$
+  until_free$, until_free_part$ = max_ahead$, max_ahead_part$
+  at$, part$ = now + max_ahead$, max_ahead_part$
   is_changed = true
 end
 
@@ -98,11 +98,13 @@ end
 --@ own refund
 
 --@ charge
--- Up to a full bucket.
-if until_free$ < full$ or (until_free$ == full$ and until_free_part$ < full_part$) then
+-- Up to the whole bucket and its debt.
+if until_free$ < max_ahead$ or (until_free$ == max_ahead$ and until_free_part$ < max_ahead_part$) then
   local wanted, wanted_part = until_free$ + cost_us$, until_free_part$ + cost_part$
   if wanted_part >= denominator$ then wanted, wanted_part = wanted + 1, wanted_part - denominator$ end
-  if wanted > full$ or (wanted == full$ and wanted_part > full_part$) then wanted, wanted_part = full$, full_part$ end
+  if wanted > max_ahead$ or (wanted == max_ahead$ and wanted_part > max_ahead_part$) then
+    wanted, wanted_part = max_ahead$, max_ahead_part$
+  end
   at$, part$ = now + wanted, wanted_part
 end
 

@@ -44,8 +44,8 @@ if ends$ == claim_us$ then
 end
 
 --@ charge
-if amount > 0 and count$ < capacity$ then
-  count$ = count$ + amount < capacity$ and count$ + amount or capacity$
+if amount > 0 and count$ < most$ then
+  count$ = count$ + amount < most$ and count$ + amount or most$
   if ends$ == 0 then ends$ = new_end$ end
 end
 

@@ -4,9 +4,10 @@
 -- KEYS: for each check the key of its record, if a limit is stored in one, and then one for each log.
 -- ARGV: packed numbers.
 --   1: the manual time (0: the server's own), the time to keep records in ms, the task (0 check, 1 check all or nothing,
---      2 refund, 3 settle, 4 charge) and the number of checks; then for each check the number of its limits, whether one is
---      stored in a record, and the kinds and numbers of its limits.
---   2: for each check its cost, for each bucket the refill time, and for a settlement where each limit counted the request.
+--      2 peek, 3 refund, 4 settle, 5 charge) and the number of checks; then for each check the number of its limits,
+--      whether one is stored in a record, and the kinds and numbers of its limits.
+--   2: for each check its cost, and for each bucket the refill time. For a settlement also where each limit counted the
+--      request, for a charge the most that each limit can count.
 -- Returns the same as check.lua. For a refund, a settlement or a charge, the logs are those after it.
 local call, pcall_redis, find, format, ceil = redis.call, redis.pcall, string.find, string.format, math.ceil
 local pack_numbers, unpack_numbers = struct.pack, struct.unpack
@@ -58,10 +59,15 @@ for number = 1, count do
   local amount
   amount, position = unpack_numbers('>I8', ARGV[2], position)
   --@ each cost
-  if task == 3 then
+  if task == 4 then
     for limit = 1, limit_count do
       local l = limits[limit]
       l.claim_us, l.claim_part, position = unpack_numbers('>I8I8', ARGV[2], position)
+    end
+  elseif task == 5 then
+    for limit = 1, limit_count do
+      local l = limits[limit]
+      l.most, position = unpack_numbers('>I8', ARGV[2], position)
     end
   end
   local first_key, key = next_key, KEYS[next_key]
@@ -98,7 +104,7 @@ for number = 1, count do
     for log = 1, limit_count - record_count do logs[#logs + 1] = '' end
   else
     --@ each clamp
-    if task <= 1 then
+    if task <= 2 then
       --@ each fits
       if task == 0 and is_allowed and amount > 0 then
         --@ each take
@@ -109,9 +115,9 @@ for number = 1, count do
       verdicts[number] = '1'
       if amount > 0 then
         is_changed = true
-        if task == 2 then
+        if task == 3 then
           --@ each refund
-        elseif task == 3 then
+        elseif task == 4 then
           --@ each refund claimed
         else
           --@ each charge

@@ -68,7 +68,7 @@ local low$, high$ = 0, amount
 local left$ = number$ * period$ - now
 while low$ < high$ do
   local middle = ceil((low$ + high$) / 2)
-  local room = capacity$ - current$ - middle
+  local room = most$ - current$ - middle
   local fits = room >= 0
   if fits then
     local faded_high, faded_low = product(previous$, left$)

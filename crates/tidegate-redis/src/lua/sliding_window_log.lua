@@ -4,7 +4,7 @@
 --
 -- Totals are running totals, so the live amount and the wait for a request are found by binary search. `base` is the total
 -- before the first entry. Dropping the oldest entries means trimming the list before one of its totals, which becomes the
--- new base. Totals wrap at 2^31, twice the largest live amount; only differences are meaningful. See sliding_window_log.rs.
+-- new base. Totals wrap at 2^42, twice the largest live amount; only differences are meaningful. See sliding_window_log.rs.
 --
 -- Variables: the list has `kept` entries, of which the first `expired` have expired. After them comes one entry of this
 -- check, at the current time, if `is_new`. `newest` is the time of the last entry and `total` its total; `base` is the
@@ -43,7 +43,7 @@ if newest$ > now then
   newest$, is_new$, head_total$ = now, true, nil
   is_changed = true
 end
-local live$ = (total$ - base$) % 2147483648
+local live$ = (total$ - base$) % 4398046511104
 
 --@ fits
 -- The summary that a decision needs: the live amount and the newest entry. For a denial also the last of the oldest
@@ -51,15 +51,15 @@ local live$ = (total$ - base$) % 2147483648
 local missing$ = live$ + amount - capacity$
 if missing$ <= 0 or live$ == 0 then
   logs[#logs + 1] = format('%d %d', live$, newest$)
-elseif head_total$ and (head_total$ - base$) % 2147483648 >= missing$ then
-  logs[#logs + 1] = format('%d %d %s %d', live$, newest$, head$[2], (head_total$ - base$) % 2147483648)
+elseif head_total$ and (head_total$ - base$) % 4398046511104 >= missing$ then
+  logs[#logs + 1] = format('%d %d %s %d', live$, newest$, head$[2], (head_total$ - base$) % 4398046511104)
 else
   local entry_count = kept$ or (call('LLEN', log$) - 1) / 2
   local before = count_before(log$, expired$, entry_count, true, missing$ - 1, base$)
   local at, up_to = newest$, live$
   if before < entry_count then
     at = call('LINDEX', log$, 2 * before + 1)
-    up_to = (call('LINDEX', log$, 2 * before + 2) - base$) % 2147483648
+    up_to = (call('LINDEX', log$, 2 * before + 2) - base$) % 4398046511104
   end
   logs[#logs + 1] = format('%d %d %d %d', live$, newest$, at, up_to)
 end
@@ -72,13 +72,13 @@ if not is_new$ and live$ > 0 and (newest$ == now or live$ >= 1000000) then
   local entries = (call('LLEN', log$) - 1) / 2
   if newest$ == now or entries - expired$ >= 1000000 then kept$ = entries - 1 end
 end
-total$, newest$, is_new$ = (total$ + amount) % 2147483648, now, true
+total$, newest$, is_new$ = (total$ + amount) % 4398046511104, now, true
 live$ = live$ + amount
 
 --@ refund
 -- Newest first: the total is reduced, and entries that no longer add to it are removed.
 live$ = live$ > amount and live$ - amount or 0
-total$ = (base$ + live$) % 2147483648
+total$ = (base$ + live$) % 4398046511104
 if live$ > 0 then
   local entry_count = kept$ or (call('LLEN', log$) - 1) / 2
   local whole_entries = count_before(log$, expired$, entry_count, true, live$ - 1, base$)
@@ -97,7 +97,7 @@ if live$ > 0 and newest$ >= claim_us$ then
   local given, is_whole = 0, false
   if before < entry_count and tonumber(call('LINDEX', log$, 2 * before + 1)) == claim_us$ then
     local total_before = before > expired$ and tonumber(call('LINDEX', log$, 2 * before)) or base$
-    local own = (tonumber(call('LINDEX', log$, 2 * before + 2)) - total_before) % 2147483648
+    local own = (tonumber(call('LINDEX', log$, 2 * before + 2)) - total_before) % 4398046511104
     if claim_part$ == 0 then
       given = own < amount and own or amount
       is_whole = given == own
@@ -109,7 +109,7 @@ if live$ > 0 and newest$ >= claim_us$ then
   if given > 0 and entry_count - before > 1000 then
     local later = call('LRANGE', log$, 2 * before + 1, 2 * before + 2001)
     for at = 2, 2000, 2 do
-      call('LSET', log$, 2 * before + at, format('%d', (later[at] - given) % 2147483648))
+      call('LSET', log$, 2 * before + at, format('%d', (later[at] - given) % 4398046511104))
     end
     unsettled_from$, unsettled$ = tonumber(later[2001]), given
     if is_whole then
@@ -129,29 +129,39 @@ if live$ > 0 and newest$ >= claim_us$ then
       local rewritten = {}
       for at = first, #later, 2 do
         rewritten[#rewritten + 1] = later[at]
-        rewritten[#rewritten + 1] = format('%d', (later[at + 1] - given) % 2147483648)
+        rewritten[#rewritten + 1] = format('%d', (later[at + 1] - given) % 4398046511104)
       end
       call('RPUSH', log$, unpack(rewritten))
     end
     live$ = live$ - given
-    total$ = (total$ - given) % 2147483648
+    total$ = (total$ - given) % 4398046511104
     if first > #later and live$ > 0 and not is_new$ then newest$ = tonumber(call('LINDEX', log$, 2 * before - 1)) end
   end
 end
 
 --@ charge
-local room$ = capacity$ - live$
+local room$ = most$ - live$
+dropped$ = room$ > 0 and (amount > room$ and amount - room$ or 0) or amount
 if room$ > 0 and amount > 0 then
   local amount = amount < room$ and amount or room$
   --@ own take
 end
 
 --@ log summary
-if unsettled$ then
-  logs[#logs + 1] = format('%d %d %d %d', live$, newest$, unsettled_from$, unsettled$)
-else
-  logs[#logs + 1] = format('%d %d', live$, newest$)
+-- The summary of a request of cost 0 right after: as above, then the entry where the settlement continues and the amount,
+-- or 0 and the amount that a charge dropped.
+local missing$ = live$ - capacity$
+local wait_at$, wait_up_to$ = 0, 0
+if missing$ > 0 then
+  local entry_count = kept$ or #head$ > 0 and (call('LLEN', log$) - 1) / 2 or 0
+  local before = #head$ > 0 and count_before(log$, expired$, entry_count, true, missing$ - 1, base$) or 0
+  wait_at$, wait_up_to$ = newest$, live$
+  if before < entry_count then
+    wait_at$ = call('LINDEX', log$, 2 * before + 1)
+    wait_up_to$ = (call('LINDEX', log$, 2 * before + 2) - base$) % 4398046511104
+  end
 end
+logs[#logs + 1] = format('%d %d %d %d %d %d', live$, newest$, wait_at$, wait_up_to$, unsettled_from$ or 0, unsettled$ or dropped$ or 0)
 
 --@ write
 if live$ == 0 then
@@ -183,7 +193,7 @@ local function count_before(log, from, to, is_total, bound, base)
     local middle = step > 0 and high or math.floor((low + high) / 2)
     local is_before = middle <= to
     if is_before and is_total then
-      is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 2147483648 <= bound
+      is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 4398046511104 <= bound
     elseif is_before then
       is_before = tonumber(redis.call('LINDEX', log, 2 * middle - 1)) <= bound
     end

@@ -34,7 +34,7 @@ pub fn wait_until_available(limiter: &Limiter<RedisStore>) {
         limiter
             .check("probe")
             .cost(0)
-            .wait()
+            .blocking()
             .unwrap()
             .degraded()
             .is_none()
@@ -45,13 +45,13 @@ pub fn wait_until_available(limiter: &Limiter<RedisStore>) {
 /// Returns the number of admitted requests out of `requests`.
 pub fn admitted(limiter: &Limiter<RedisStore>, key: &str, requests: usize) -> usize {
     (0..requests)
-        .filter(|_| limiter.check(key).wait().unwrap().is_allowed())
+        .filter(|_| limiter.check(key).blocking().unwrap().is_allowed())
         .count()
 }
 
 /// Returns the remaining units of a key according to Redis.
 pub fn left(limiter: &Limiter<RedisStore>, key: &str) -> u64 {
-    let decision = limiter.check(key).cost(0).wait().unwrap();
+    let decision = limiter.check(key).cost(0).blocking().unwrap();
     assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
     decision.remaining()
 }

@@ -85,7 +85,7 @@ fn a_set_wall_clock_frees_no_limited_client() {
         let key = Key::new(b"key").unwrap();
         let cost = Cost::try_from(7).unwrap();
         for policy in &policies {
-            store.check(&store.plan(policy, ""), key, cost);
+            let _ = store.check(&store.plan(policy, ""), key, cost);
         }
         let mut bytes = Vec::new();
         store
@@ -114,7 +114,7 @@ fn expired_entries_are_skipped() {
     let clock = start();
     let store = builder(&clock).build().unwrap();
     let plan = store.plan(&"1/second".parse().unwrap(), "");
-    store.check(&plan, Key::new(b"k").unwrap(), Cost::ONE);
+    let _ = store.check(&plan, Key::new(b"k").unwrap(), Cost::ONE);
     let bytes = snapshot(&store);
     clock.advance(std::time::Duration::from_secs(5));
     assert_eq!(builder(&clock).restore(&bytes).unwrap().stats().keys, 0);
@@ -126,7 +126,7 @@ fn a_smaller_store_restores_as_many_keys_as_fit() {
     let store = builder(&clock).build().unwrap();
     let plan = store.plan(&"sliding_window_log 5/hour".parse().unwrap(), "");
     for number in 0..1_000 {
-        store.check(
+        let _ = store.check(
             &plan,
             Key::new(format!("{number}").as_bytes()).unwrap(),
             Cost::ONE,
@@ -146,7 +146,7 @@ fn damaged_snapshots_are_rejected() {
     let store = builder(&clock).build().unwrap();
     for (number, policy) in POLICIES.iter().enumerate() {
         let plan = store.plan(&policy.parse().unwrap(), "");
-        store.check(
+        let _ = store.check(
             &plan,
             Key::new(format!("{number}").as_bytes()).unwrap(),
             Cost::ONE,
@@ -211,7 +211,7 @@ fn b7_forged_snapshots_are_rejected_or_harmless() {
     let key = |number: usize| format!("{}", number % 50);
     for number in 0..450 {
         let plan = store.plan(&policies[number % policies.len()], "api");
-        store.check(&plan, Key::new(key(number).as_bytes()).unwrap(), Cost::ONE);
+        let _ = store.check(&plan, Key::new(key(number).as_bytes()).unwrap(), Cost::ONE);
     }
     let good = snapshot(&store);
     let content = &good[..good.len() - CHECKSUM_BYTES];
@@ -235,12 +235,12 @@ fn b7_forged_snapshots_are_rejected_or_harmless() {
         for number in 0..20 {
             let plan = store.plan(random.choice(&policies).unwrap(), "api");
             let key = key(random.usize(0..100) + number);
-            store.check(
+            let _ = store.check(
                 &plan,
                 Key::new(key.as_bytes()).unwrap(),
                 Cost::from_thousandths(random.u64(0..3_000)).unwrap(),
             );
-            store.refund(&plan, Key::new(key.as_bytes()).unwrap(), Cost::ONE);
+            let _ = store.refund(&plan, Key::new(key.as_bytes()).unwrap(), Cost::ONE);
         }
         assert!(store.stats().keys <= 100 && !snapshot(&store).is_empty());
     }
@@ -254,7 +254,7 @@ fn b2_a_snapshot_is_restored_within_the_budget() {
     let store = builder(&clock).build().unwrap();
     let plan = store.plan(&"sliding_window_log 100/hour".parse().unwrap(), "");
     for number in 0..1_000 {
-        store.check(
+        let _ = store.check(
             &plan,
             Key::new(format!("{number}").as_bytes()).unwrap(),
             Cost::ONE,
@@ -282,7 +282,7 @@ fn b7_an_entry_of_the_wrong_kind_is_ignored() {
     );
     let key = |text: &'static str| Key::new(text.as_bytes()).unwrap();
     let store = builder(&clock).build().unwrap();
-    store.check(&store.plan(&bucket, ""), key("bucket"), Cost::ONE);
+    let _ = store.check(&store.plan(&bucket, ""), key("bucket"), Cost::ONE);
     let good = snapshot(&store);
     let header_end = good.len() - CHECKSUM_BYTES - 9 - 34;
     let mut entry = good[header_end..header_end + 26].to_vec();
@@ -291,7 +291,7 @@ fn b7_an_entry_of_the_wrong_kind_is_ignored() {
     let content = [&good[..header_end], &entry, &[END], &1_u64.to_le_bytes()].concat();
     let store = builder(&clock).restore(&forged(&content)).unwrap();
     let (bucket, log) = (store.plan(&bucket, ""), store.plan(&log, ""));
-    store.check(&log, key("log"), Cost::ONE);
+    let _ = store.check(&log, key("log"), Cost::ONE);
     for thousandths in [1_500, 1_000] {
         assert!(
             store
@@ -315,7 +315,7 @@ fn a_policy_name_of_any_length_is_restored() {
     let store = builder(&clock).build().unwrap();
     let policy: Policy = "5/minute".parse().unwrap();
     let (name, key) = ("n".repeat(300), Key::new(b"k").unwrap());
-    store.check(&store.plan(&policy, &name), key, Cost::ONE);
+    let _ = store.check(&store.plan(&policy, &name), key, Cost::ONE);
     let store = builder(&clock).restore(&snapshot(&store)).unwrap();
     assert_eq!(
         store

@@ -29,7 +29,7 @@ fn a3_a_late_receipt_frees_nothing_in_any_order_of_limits() {
         for number in 0..100 {
             let (decision, is_kept) =
                 ready(take.check_with_receipt_id(b"k", Cost::ONE, &number.to_string())).unwrap();
-            assert!(decision.is_allowed() && is_kept);
+            assert!(decision.decision.is_allowed() && is_kept);
             clock.advance(Duration::from_millis(100));
         }
         clock.advance(Duration::from_secs(2));
@@ -142,7 +142,7 @@ fn a5_a_denied_request_on_several_keys_writes_nothing() {
     let log = store.plan(&"sliding_window_log 5/hour".parse().unwrap(), "log");
     let two = store.plan(&"3/minute; fixed_window 1000/day".parse().unwrap(), "two");
     for plan in [&none, &log, &two] {
-        store.check(plan, key("k"), Cost::ONE);
+        let _ = store.check(plan, key("k"), Cost::ONE);
     }
     clock.advance(Duration::from_secs(600));
     let entries = |store: &MemoryStore| -> Vec<_> {
@@ -159,7 +159,7 @@ fn a5_a_denied_request_on_several_keys_writes_nothing() {
     assert_eq!(
         admissions
             .iter()
-            .map(|(decision, _)| decision.is_denied())
+            .map(|admission| admission.decision.is_denied())
             .collect::<Vec<_>>(),
         [false, false, true]
     );
@@ -187,7 +187,7 @@ fn a5_a_request_on_too_many_keys_does_not_exceed_max_keys() {
             .collect::<Vec<_>>(),
     );
     for number in 0..100 {
-        store.check(&plan, key(&format!("new {number}")), Cost::ONE);
+        let _ = store.check(&plan, key(&format!("new {number}")), Cost::ONE);
     }
     assert_eq!(store.stats().keys, 2);
     store.table.assert_sound();

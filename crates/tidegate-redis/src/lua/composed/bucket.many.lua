@@ -46,8 +46,8 @@ else
 local until_free1, until_free_part1 = 0, 0
 if at1 >= now then until_free1, until_free_part1 = at1 - now, part1 end
 if until_free1 > max_ahead1 or (until_free1 == max_ahead1 and until_free_part1 > max_ahead_part1) then
-until_free1, until_free_part1 = full1, full_part1
-at1, part1 = now + full1, full_part1
+until_free1, until_free_part1 = max_ahead1, max_ahead_part1
+at1, part1 = now + max_ahead1, max_ahead_part1
 is_changed = true
 end
 local is_allowed = true

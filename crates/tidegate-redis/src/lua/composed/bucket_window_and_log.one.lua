@@ -7,7 +7,7 @@ while high - low > 1 or step > 0 do
 local middle = step > 0 and high or math.floor((low + high) / 2)
 local is_before = middle <= to
 if is_before and is_total then
-is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 2147483648 <= bound
+is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 4398046511104 <= bound
 elseif is_before then
 is_before = tonumber(redis.call('LINDEX', log, 2 * middle - 1)) <= bound
 end
@@ -113,12 +113,12 @@ kept2 = count_before(log2, expired2, (call('LLEN', log2) - 1) / 2, false, now - 
 newest2, is_new2, head_total2 = now, true, nil
 is_changed = true
 end
-local live2 = (total2 - base2) % 2147483648
+local live2 = (total2 - base2) % 4398046511104
 local until_free3, until_free_part3 = 0, 0
 if at3 >= now then until_free3, until_free_part3 = at3 - now, part3 end
 if until_free3 > max_ahead3 or (until_free3 == max_ahead3 and until_free_part3 > max_ahead_part3) then
-until_free3, until_free_part3 = full3, full_part3
-at3, part3 = now + full3, full_part3
+until_free3, until_free_part3 = max_ahead3, max_ahead_part3
+at3, part3 = now + max_ahead3, max_ahead_part3
 is_changed = true
 end
 local is_allowed = true
@@ -126,15 +126,15 @@ if count1 + amount > capacity1 then is_allowed = false end
 local missing2 = live2 + amount - capacity2
 if missing2 <= 0 or live2 == 0 then
 logs[#logs + 1] = format('%d %d', live2, newest2)
-elseif head_total2 and (head_total2 - base2) % 2147483648 >= missing2 then
-logs[#logs + 1] = format('%d %d %s %d', live2, newest2, head2[2], (head_total2 - base2) % 2147483648)
+elseif head_total2 and (head_total2 - base2) % 4398046511104 >= missing2 then
+logs[#logs + 1] = format('%d %d %s %d', live2, newest2, head2[2], (head_total2 - base2) % 4398046511104)
 else
 local entry_count = kept2 or (call('LLEN', log2) - 1) / 2
 local before = count_before(log2, expired2, entry_count, true, missing2 - 1, base2)
 local at, up_to = newest2, live2
 if before < entry_count then
 at = call('LINDEX', log2, 2 * before + 1)
-up_to = (call('LINDEX', log2, 2 * before + 2) - base2) % 2147483648
+up_to = (call('LINDEX', log2, 2 * before + 2) - base2) % 4398046511104
 end
 logs[#logs + 1] = format('%d %d %d %d', live2, newest2, at, up_to)
 end
@@ -150,7 +150,7 @@ if not is_new2 and live2 > 0 and (newest2 == now or live2 >= 1000000) then
 local entries = (call('LLEN', log2) - 1) / 2
 if newest2 == now or entries - expired2 >= 1000000 then kept2 = entries - 1 end
 end
-total2, newest2, is_new2 = (total2 + amount) % 2147483648, now, true
+total2, newest2, is_new2 = (total2 + amount) % 4398046511104, now, true
 live2 = live2 + amount
 at3, part3 = now + wanted3, wanted_part3
 is_changed = true

@@ -16,7 +16,7 @@ while high - low > 1 or step > 0 do
 local middle = step > 0 and high or math.floor((low + high) / 2)
 local is_before = middle <= to
 if is_before and is_total then
-is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 2147483648 <= bound
+is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 4398046511104 <= bound
 elseif is_before then
 is_before = tonumber(redis.call('LINDEX', log, 2 * middle - 1)) <= bound
 end
@@ -169,10 +169,15 @@ elseif l.kind == 3 then
 elseif l.kind == 4 then
 end
 end
-if task == 3 then
+if task == 4 then
 for limit = 1, limit_count do
 local l = limits[limit]
 l.claim_us, l.claim_part, position = unpack_numbers('>I8I8', ARGV[2], position)
+end
+elseif task == 5 then
+for limit = 1, limit_count do
+local l = limits[limit]
+l.most, position = unpack_numbers('>I8', ARGV[2], position)
 end
 end
 local first_key, key = next_key, KEYS[next_key]
@@ -295,8 +300,8 @@ if l.kind == 1 then
 l.until_free, l.until_free_part = 0, 0
 if l.at >= now then l.until_free, l.until_free_part = l.at - now, l.part end
 if l.until_free > l.max_ahead or (l.until_free == l.max_ahead and l.until_free_part > l.max_ahead_part) then
-l.until_free, l.until_free_part = l.full, l.full_part
-l.at, l.part = now + l.full, l.full_part
+l.until_free, l.until_free_part = l.max_ahead, l.max_ahead_part
+l.at, l.part = now + l.max_ahead, l.max_ahead_part
 is_changed = true
 end
 elseif l.kind == 2 then
@@ -322,10 +327,10 @@ l.kept = count_before(l.log, l.expired, (call('LLEN', l.log) - 1) / 2, false, no
 l.newest, l.is_new, l.head_total = now, true, nil
 is_changed = true
 end
-l.live = (l.total - l.base) % 2147483648
+l.live = (l.total - l.base) % 4398046511104
 end
 end
-if task <= 1 then
+if task <= 2 then
 for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
@@ -350,15 +355,15 @@ elseif l.kind == 4 then
 l.missing = l.live + amount - l.capacity
 if l.missing <= 0 or l.live == 0 then
 logs[#logs + 1] = format('%d %d', l.live, l.newest)
-elseif l.head_total and (l.head_total - l.base) % 2147483648 >= l.missing then
-logs[#logs + 1] = format('%d %d %s %d', l.live, l.newest, l.head[2], (l.head_total - l.base) % 2147483648)
+elseif l.head_total and (l.head_total - l.base) % 4398046511104 >= l.missing then
+logs[#logs + 1] = format('%d %d %s %d', l.live, l.newest, l.head[2], (l.head_total - l.base) % 4398046511104)
 else
 local entry_count = l.kept or (call('LLEN', l.log) - 1) / 2
 local before = count_before(l.log, l.expired, entry_count, true, l.missing - 1, l.base)
 local at, up_to = l.newest, l.live
 if before < entry_count then
 at = call('LINDEX', l.log, 2 * before + 1)
-up_to = (call('LINDEX', l.log, 2 * before + 2) - l.base) % 2147483648
+up_to = (call('LINDEX', l.log, 2 * before + 2) - l.base) % 4398046511104
 end
 logs[#logs + 1] = format('%d %d %d %d', l.live, l.newest, at, up_to)
 end
@@ -380,7 +385,7 @@ if not l.is_new and l.live > 0 and (l.newest == now or l.live >= 1000000) then
 local entries = (call('LLEN', l.log) - 1) / 2
 if l.newest == now or entries - l.expired >= 1000000 then l.kept = entries - 1 end
 end
-l.total, l.newest, l.is_new = (l.total + amount) % 2147483648, now, true
+l.total, l.newest, l.is_new = (l.total + amount) % 4398046511104, now, true
 l.live = l.live + amount
 end
 end
@@ -391,7 +396,7 @@ else
 verdicts[number] = '1'
 if amount > 0 then
 is_changed = true
-if task == 2 then
+if task == 3 then
 for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
@@ -414,7 +419,7 @@ l.current = l.current - l.from_current
 l.previous = l.previous > l.from_previous and l.previous - l.from_previous or 0
 elseif l.kind == 4 then
 l.live = l.live > amount and l.live - amount or 0
-l.total = (l.base + l.live) % 2147483648
+l.total = (l.base + l.live) % 4398046511104
 if l.live > 0 then
 local entry_count = l.kept or (call('LLEN', l.log) - 1) / 2
 local whole_entries = count_before(l.log, l.expired, entry_count, true, l.live - 1, l.base)
@@ -424,7 +429,7 @@ end
 end
 end
 end
-elseif task == 3 then
+elseif task == 4 then
 for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
@@ -460,7 +465,7 @@ local before = count_before(l.log, l.expired, entry_count, false, l.claim_us - 1
 local given, is_whole = 0, false
 if before < entry_count and tonumber(call('LINDEX', l.log, 2 * before + 1)) == l.claim_us then
 local total_before = before > l.expired and tonumber(call('LINDEX', l.log, 2 * before)) or l.base
-local own = (tonumber(call('LINDEX', l.log, 2 * before + 2)) - total_before) % 2147483648
+local own = (tonumber(call('LINDEX', l.log, 2 * before + 2)) - total_before) % 4398046511104
 if l.claim_part == 0 then
 given = own < amount and own or amount
 is_whole = given == own
@@ -471,7 +476,7 @@ end
 if given > 0 and entry_count - before > 1000 then
 local later = call('LRANGE', l.log, 2 * before + 1, 2 * before + 2001)
 for at = 2, 2000, 2 do
-call('LSET', l.log, 2 * before + at, format('%d', (later[at] - given) % 2147483648))
+call('LSET', l.log, 2 * before + at, format('%d', (later[at] - given) % 4398046511104))
 end
 l.unsettled_from, l.unsettled = tonumber(later[2001]), given
 if is_whole then
@@ -489,12 +494,12 @@ if #later >= first then
 local rewritten = {}
 for at = first, #later, 2 do
 rewritten[#rewritten + 1] = later[at]
-rewritten[#rewritten + 1] = format('%d', (later[at + 1] - given) % 2147483648)
+rewritten[#rewritten + 1] = format('%d', (later[at + 1] - given) % 4398046511104)
 end
 call('RPUSH', l.log, unpack(rewritten))
 end
 l.live = l.live - given
-l.total = (l.total - given) % 2147483648
+l.total = (l.total - given) % 4398046511104
 if first > #later and l.live > 0 and not l.is_new then l.newest = tonumber(call('LINDEX', l.log, 2 * before - 1)) end
 end
 end
@@ -504,15 +509,17 @@ else
 for limit = 1, #limits do
 local l = limits[limit]
 if l.kind == 1 then
-if l.until_free < l.full or (l.until_free == l.full and l.until_free_part < l.full_part) then
+if l.until_free < l.max_ahead or (l.until_free == l.max_ahead and l.until_free_part < l.max_ahead_part) then
 local wanted, wanted_part = l.until_free + l.cost_us, l.until_free_part + l.cost_part
 if wanted_part >= l.denominator then wanted, wanted_part = wanted + 1, wanted_part - l.denominator end
-if wanted > l.full or (wanted == l.full and wanted_part > l.full_part) then wanted, wanted_part = l.full, l.full_part end
+if wanted > l.max_ahead or (wanted == l.max_ahead and wanted_part > l.max_ahead_part) then
+wanted, wanted_part = l.max_ahead, l.max_ahead_part
+end
 l.at, l.part = now + wanted, wanted_part
 end
 elseif l.kind == 2 then
-if amount > 0 and l.count < l.capacity then
-l.count = l.count + amount < l.capacity and l.count + amount or l.capacity
+if amount > 0 and l.count < l.most then
+l.count = l.count + amount < l.most and l.count + amount or l.most
 if l.ends == 0 then l.ends = l.new_end end
 end
 elseif l.kind == 3 then
@@ -520,7 +527,7 @@ l.low, l.high = 0, amount
 l.left = l.number * l.period - now
 while l.low < l.high do
 local middle = ceil((l.low + l.high) / 2)
-local room = l.capacity - l.current - middle
+local room = l.most - l.current - middle
 local fits = room >= 0
 if fits then
 local faded_high, faded_low = product(l.previous, l.left)
@@ -531,14 +538,15 @@ if fits then l.low = middle else l.high = middle - 1 end
 end
 l.current = l.current + l.low
 elseif l.kind == 4 then
-l.room = l.capacity - l.live
+l.room = l.most - l.live
+l.dropped = l.room > 0 and (amount > l.room and amount - l.room or 0) or amount
 if l.room > 0 and amount > 0 then
 local amount = amount < l.room and amount or l.room
 if not l.is_new and l.live > 0 and (l.newest == now or l.live >= 1000000) then
 local entries = (call('LLEN', l.log) - 1) / 2
 if l.newest == now or entries - l.expired >= 1000000 then l.kept = entries - 1 end
 end
-l.total, l.newest, l.is_new = (l.total + amount) % 2147483648, now, true
+l.total, l.newest, l.is_new = (l.total + amount) % 4398046511104, now, true
 l.live = l.live + amount
 end
 end
@@ -551,11 +559,18 @@ if l.kind == 1 then
 elseif l.kind == 2 then
 elseif l.kind == 3 then
 elseif l.kind == 4 then
-if l.unsettled then
-logs[#logs + 1] = format('%d %d %d %d', l.live, l.newest, l.unsettled_from, l.unsettled)
-else
-logs[#logs + 1] = format('%d %d', l.live, l.newest)
+l.missing = l.live - l.capacity
+l.wait_at, l.wait_up_to = 0, 0
+if l.missing > 0 then
+local entry_count = l.kept or #l.head > 0 and (call('LLEN', l.log) - 1) / 2 or 0
+local before = #l.head > 0 and count_before(l.log, l.expired, entry_count, true, l.missing - 1, l.base) or 0
+l.wait_at, l.wait_up_to = l.newest, l.live
+if before < entry_count then
+l.wait_at = call('LINDEX', l.log, 2 * before + 1)
+l.wait_up_to = (call('LINDEX', l.log, 2 * before + 2) - l.base) % 4398046511104
 end
+end
+logs[#logs + 1] = format('%d %d %d %d %d %d', l.live, l.newest, l.wait_at, l.wait_up_to, l.unsettled_from or 0, l.unsettled or l.dropped or 0)
 end
 end
 end
@@ -583,7 +598,7 @@ if not l.is_new and l.live > 0 and (l.newest == now or l.live >= 1000000) then
 local entries = (call('LLEN', l.log) - 1) / 2
 if l.newest == now or entries - l.expired >= 1000000 then l.kept = entries - 1 end
 end
-l.total, l.newest, l.is_new = (l.total + amount) % 2147483648, now, true
+l.total, l.newest, l.is_new = (l.total + amount) % 4398046511104, now, true
 l.live = l.live + amount
 end
 end

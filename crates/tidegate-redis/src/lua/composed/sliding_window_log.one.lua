@@ -7,7 +7,7 @@ while high - low > 1 or step > 0 do
 local middle = step > 0 and high or math.floor((low + high) / 2)
 local is_before = middle <= to
 if is_before and is_total then
-is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 2147483648 <= bound
+is_before = (redis.call('LINDEX', log, 2 * middle) - base) % 4398046511104 <= bound
 elseif is_before then
 is_before = tonumber(redis.call('LINDEX', log, 2 * middle - 1)) <= bound
 end
@@ -61,20 +61,20 @@ kept1 = count_before(log1, expired1, (call('LLEN', log1) - 1) / 2, false, now - 
 newest1, is_new1, head_total1 = now, true, nil
 is_changed = true
 end
-local live1 = (total1 - base1) % 2147483648
+local live1 = (total1 - base1) % 4398046511104
 local is_allowed = true
 local missing1 = live1 + amount - capacity1
 if missing1 <= 0 or live1 == 0 then
 logs[#logs + 1] = format('%d %d', live1, newest1)
-elseif head_total1 and (head_total1 - base1) % 2147483648 >= missing1 then
-logs[#logs + 1] = format('%d %d %s %d', live1, newest1, head1[2], (head_total1 - base1) % 2147483648)
+elseif head_total1 and (head_total1 - base1) % 4398046511104 >= missing1 then
+logs[#logs + 1] = format('%d %d %s %d', live1, newest1, head1[2], (head_total1 - base1) % 4398046511104)
 else
 local entry_count = kept1 or (call('LLEN', log1) - 1) / 2
 local before = count_before(log1, expired1, entry_count, true, missing1 - 1, base1)
 local at, up_to = newest1, live1
 if before < entry_count then
 at = call('LINDEX', log1, 2 * before + 1)
-up_to = (call('LINDEX', log1, 2 * before + 2) - base1) % 2147483648
+up_to = (call('LINDEX', log1, 2 * before + 2) - base1) % 4398046511104
 end
 logs[#logs + 1] = format('%d %d %d %d', live1, newest1, at, up_to)
 end
@@ -85,7 +85,7 @@ if not is_new1 and live1 > 0 and (newest1 == now or live1 >= 1000000) then
 local entries = (call('LLEN', log1) - 1) / 2
 if newest1 == now or entries - expired1 >= 1000000 then kept1 = entries - 1 end
 end
-total1, newest1, is_new1 = (total1 + amount) % 2147483648, now, true
+total1, newest1, is_new1 = (total1 + amount) % 4398046511104, now, true
 live1 = live1 + amount
 is_changed = true
 end

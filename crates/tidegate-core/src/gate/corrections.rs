@@ -1,4 +1,4 @@
-//! Corrections by key: stored receipts, refunds and resets.
+//! Peeks and corrections by key: stored receipts, charges, refunds and resets.
 
 use smallvec::SmallVec;
 
@@ -6,7 +6,7 @@ use super::Gate;
 use super::decide::count;
 use super::lookup::Lookup;
 use super::verdict::Verdict;
-use crate::decision::Decision;
+use crate::denied::Usage;
 use crate::key::Key;
 use crate::limiter::CheckError;
 use crate::store::Store;
@@ -24,29 +24,33 @@ impl<S: Store> Gate<S> {
     /// Returns an error if the policy does not exist or the key is empty. Nothing is taken then.
     pub async fn decide_with_receipt(
         &self,
-        subject: Subject<'_>,
+        subject: &Subject<'_>,
         id: &str,
     ) -> Result<(Verdict, bool), CheckError> {
         let policies = self.shared.policies.load();
-        let lookup = Lookup::new(&policies, &subject)?;
+        let lookup = Lookup::new(&policies, subject)?;
         let Some(limiter) = lookup.rule.limiter() else {
-            return Ok((self.decide(&[subject]).await?, false));
+            return Ok((self.decide(std::slice::from_ref(subject)).await?, false));
         };
         let key = Key::new(&lookup.key)?;
-        let (decision, is_stored) = limiter
+        let (admission, is_stored) = limiter
             .admit_with_stored_receipt(key, lookup.cost, id)
             .await?;
         let candidate = match lookup.candidate_limiter() {
             None => None,
             Some(candidate) if is_stored => {
                 let admitted = candidate.admit_with_stored_receipt(key, lookup.cost, id);
-                Some(admitted.await?.0)
+                Some(admitted.await?.0.decision)
             }
             // Without a receipt the candidate cannot be settled.
             Some(candidate) => Some(candidate.check(&lookup.key[..]).cost(lookup.cost).await?),
         };
         let verdict = Verdict {
-            decisions: SmallVec::from_buf([lookup.policy_decision(Some(decision), candidate)]),
+            decisions: SmallVec::from_buf([lookup.policy_decision(
+                Some(admission.decision),
+                admission.limits,
+                candidate,
+            )]),
         };
         count(std::slice::from_ref(&lookup), &verdict);
         Ok((verdict, is_stored))
@@ -63,11 +67,11 @@ impl<S: Store> Gate<S> {
     /// answer. In the last case the receipt may be lost, and the cost stays taken.
     pub async fn settle(
         &self,
-        subject: Subject<'_>,
+        subject: &Subject<'_>,
         id: &str,
-    ) -> Result<Option<Decision>, CheckError> {
+    ) -> Result<Option<Usage>, CheckError> {
         let policies = self.shared.policies.load();
-        let lookup = Lookup::new(&policies, &subject)?;
+        let lookup = Lookup::new(&policies, subject)?;
         let key = Key::new(&lookup.key)?;
         let Some(limiter) = lookup.rule.limiter() else {
             return Ok(None);
@@ -75,81 +79,76 @@ impl<S: Store> Gate<S> {
         let Some(settled) = limiter.settle_stored_receipt(key, id, lookup.cost).await? else {
             return Ok(None);
         };
-        lookup.policy.counters().count_refund();
+        let (charged, taken) = settled;
+        let counters = lookup.policy.counters();
+        counters.count_settlement(&charged, lookup.cost > taken);
         if let Some(candidate) = lookup.candidate_limiter() {
             // The candidate is only counted, so its failure is not an error.
             let _ = candidate.settle_stored_receipt(key, id, lookup.cost).await;
         }
-        Ok(Some(settled))
+        Ok(Some(Usage(charged.decision)))
     }
 
-    /// Gives back to a key the cost of a request that did not happen or cost less: at most what is
-    /// counted.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the policy does not exist, the key is empty, or the store could not
-    /// answer. Nothing is given back then.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::{Gate, PolicySet, Rules, Subject};
-    ///
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
-    /// gate.check("api", "user:42").await?;
-    /// let decision = gate.refund(Subject::new("api", "user:42")).await?;
-    /// assert_eq!(decision.map(|decision| decision.remaining()), Some(5));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn refund(&self, subject: Subject<'_>) -> Result<Option<Decision>, CheckError> {
+    pub(super) async fn peek_subject(&self, subject: &Subject<'_>) -> Result<Verdict, CheckError> {
         let policies = self.shared.policies.load();
-        let lookup = Lookup::new(&policies, &subject)?;
+        let lookup = Lookup::new(&policies, subject)?;
+        let (mut decision, mut limits) = (None, Vec::new());
+        if let Some(limiter) = lookup.rule.limiter() {
+            let peeked = limiter
+                .peek_encoded(Key::new(&lookup.key)?, lookup.cost)
+                .await?;
+            (decision, limits) = (Some(peeked.decision), peeked.limits);
+        }
+        Ok(Verdict {
+            decisions: SmallVec::from_buf([lookup.policy_decision(decision, limits, None)]),
+        })
+    }
+
+    pub(super) async fn charge_subject(
+        &self,
+        subject: &Subject<'_>,
+    ) -> Result<Option<Usage>, CheckError> {
+        let policies = self.shared.policies.load();
+        let lookup = Lookup::new(&policies, subject)?;
+        let key = Key::new(&lookup.key)?;
+        if let Some(candidate) = lookup.candidate_limiter() {
+            // The candidate is only counted, so its failure is not an error.
+            let _ = candidate.charge_encoded(key, lookup.cost).await;
+        }
+        let Some(limiter) = lookup.rule.limiter() else {
+            return Ok(None);
+        };
+        let charged = limiter.charge_encoded(key, lookup.cost).await?;
+        lookup.policy.counters().count_charge(&charged);
+        Ok(Some(Usage(charged.decision)))
+    }
+
+    pub(super) async fn refund_subject(
+        &self,
+        subject: &Subject<'_>,
+    ) -> Result<Option<Usage>, CheckError> {
+        let policies = self.shared.policies.load();
+        let lookup = Lookup::new(&policies, subject)?;
         if let Some(candidate) = lookup.candidate_limiter() {
             candidate.refund(&lookup.key[..], lookup.cost).await?;
         }
         match lookup.rule.limiter() {
             Some(limiter) => {
+                let usage = limiter.refund(&lookup.key[..], lookup.cost).await?;
                 lookup.policy.counters().count_refund();
-                Ok(Some(limiter.refund(&lookup.key[..], lookup.cost).await?))
+                Ok(Some(usage))
             }
             None => Ok(None),
         }
     }
 
-    /// Deletes the usage of a key under a policy, in every tier.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the policy does not exist, the key is empty, or the store could not
-    /// answer.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tidegate::{Gate, PolicySet, Rules};
-    ///
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
-    /// gate.check("api", "user:42").await?;
-    /// gate.reset("api", b"user:42", None).await?;
-    /// assert!(gate.check("api", "user:42").await?.is_allowed());
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn reset(
-        &self,
-        policy: &str,
-        key: &[u8],
-        tenant: Option<&str>,
-    ) -> Result<(), CheckError> {
+    pub(super) async fn reset_subject(&self, subject: &Subject<'_>) -> Result<bool, CheckError> {
         let policies = self.shared.policies.load();
-        let key = encoded(tenant, Key::new(key)?);
-        for limiter in policies.policy(policy)?.limiters(&key) {
-            limiter.reset(&key[..]).await?;
+        let key = encoded(subject.tenant, &subject.key)?;
+        let mut was_used = false;
+        for limiter in policies.policy(subject.policy)?.limiters(&key) {
+            was_used |= limiter.reset(&key[..]).await?;
         }
-        Ok(())
+        Ok(was_used)
     }
 }
