@@ -27,8 +27,10 @@ mod response;
 pub use body::LimitedBody;
 pub use framework::Actix;
 pub use middleware::{RateLimit, RateLimitMiddleware};
+pub use response::add_headers;
 pub use tidegate_http::{
-    Charge, ClientAddress, Denial, HeaderFormat, InvalidNetwork, LimitsError, ResetFormat,
+    Charge, ClientAddress, Denial, Header, HeaderFormat, Headers, InvalidNetwork, KeyWithCost,
+    LimitsError, Merge, ResetFormat, verdict_headers,
 };
 
 /// The limits of a service.

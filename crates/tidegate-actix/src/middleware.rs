@@ -10,11 +10,10 @@ use actix_web::dev::{Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::InternalError;
 use actix_web::{Error, HttpMessage};
 use tidegate_core::{MemoryStore, Policy, Store, Verdict};
-use tidegate_http::{Action, Admitted, Lookup};
+use tidegate_http::{Action, Admitted, KeyWithCost, Lookup};
 
 use crate::body::LimitedBody;
-use crate::key::RequestKey;
-use crate::{Limits, response};
+use crate::{Actix, Limits, response};
 
 /// Middleware that limits the requests of a service: `App::new().wrap(limit.clone())`.
 ///
@@ -51,7 +50,7 @@ impl RateLimit<MemoryStore> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn memory(policy: Policy, key: impl Into<RequestKey>) -> Self {
+    pub fn memory(policy: Policy, key: impl Into<KeyWithCost<Actix>>) -> Self {
         Self::new(Limits::memory(policy, key))
     }
 }
@@ -152,7 +151,9 @@ where
             };
             let rejected = match limits.action(result) {
                 Action::Fail(error) => response::error(&error),
-                Action::Deny(verdict, excess) => response::denied(&limits, &verdict, excess),
+                Action::Deny(verdict, excess) => {
+                    response::denied(&limits, &request, &verdict, excess)
+                }
                 Action::Proceed(admitted) => {
                     return pass_on(&*inner, &limits, request, admitted).await;
                 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use actix_web::HttpResponse;
+use actix_web::dev::ServiceRequest;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::{Store, Verdict};
@@ -13,13 +14,14 @@ use crate::Limits;
 /// Returns the response to a denied request or, with `excess`, to one whose delay is too long.
 pub(crate) fn denied<S: Store>(
     limits: &Limits<S>,
+    request: &ServiceRequest,
     verdict: &Verdict,
     excess: Option<Duration>,
 ) -> HttpResponse {
     let Some(denial) = limits.denial(verdict, excess) else {
         return problem(429, String::new());
     };
-    let custom = limits.custom_response(&denial);
+    let custom = limits.custom_response(&denial, request);
     let mut response = custom.unwrap_or_else(|| problem(denial.status(), denial.problem()));
     add_headers(response.headers_mut(), denial.headers());
     add_rate_limit_headers(response.headers_mut(), limits, verdict, excess);
@@ -48,7 +50,8 @@ pub(crate) fn add_rate_limit_headers<S: Store>(
     add_headers(headers, limits.response_headers(verdict, excess));
 }
 
-fn add_headers(map: &mut HeaderMap, headers: impl IntoIterator<Item = Header>) {
+/// Adds headers to those of a response.
+pub fn add_headers(map: &mut HeaderMap, headers: impl IntoIterator<Item = Header>) {
     for Header { name, value, merge } in headers {
         let name = HeaderName::from_static(name);
         let Ok(value) = HeaderValue::from_maybe_shared(value) else {

@@ -31,15 +31,24 @@ enum Command {
     #[command(subcommand)]
     Config(config::ConfigCommand),
     Check(check::CheckOptions),
-    /// Show what is left of a key's limit, without taking anything
+    /// Show the decision that a request would get, without taking anything
     ///
-    /// Exit code: 0 if a request of cost 1 would be allowed now, 1 if not, 2 on an error or if the
-    /// store does not answer.
-    Peek(check::KeyOptions),
+    /// Exit code: 0 if the request would be allowed now, 1 if not, 2 on an error or if the store
+    /// does not answer.
+    Peek(check::CheckOptions),
+    /// Take a cost whatever the limit says, for costs known only afterwards
+    ///
+    /// Usage may exceed the capacity by the policy's debt. Exit code: 0 if requests are still
+    /// allowed, 1 if the key is in debt, 2 on an error or if the store does not answer.
+    Charge(check::CheckOptions),
+    /// Give back the cost of a request that did not happen
+    ///
+    /// Exit code: 0, or 2 on an error or if the store does not answer.
+    Refund(check::CheckOptions),
     /// Delete the usage of a key
     ///
-    /// The counter is identified by the policy's text. Processes with a cached denial of the key
-    /// keep denying it for up to a second.
+    /// A counter without a name is identified by the policy's text. Use --policy-name for a policy
+    /// of a server. Processes with a cached denial of the key keep denying it for up to a second.
     Reset(check::KeyOptions),
     Simulate(simulate::SimulateOptions),
 }
@@ -53,6 +62,8 @@ fn main() -> ExitCode {
         Command::Config(command) => config::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Check(options) => check::check(&options),
         Command::Peek(options) => check::peek(&options),
+        Command::Charge(options) => check::charge(&options),
+        Command::Refund(options) => check::refund(&options),
         Command::Reset(options) => check::reset(&options),
         Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
     };
@@ -62,7 +73,12 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tidegate: {error:#}");
-            ExitCode::from(FAILURE)
+            let is_interrupted = error.downcast_ref::<simulate::Interrupted>().is_some();
+            ExitCode::from(if is_interrupted {
+                simulate::INTERRUPTED
+            } else {
+                FAILURE
+            })
         }
     }
 }

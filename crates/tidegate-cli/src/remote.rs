@@ -1,4 +1,4 @@
-//! `check`, `peek` and `reset` on a server.
+//! `check`, `peek`, `charge`, `refund` and `reset` on a server.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,8 @@ struct CheckResponse {
     reset_after_us: Option<u64>,
     delay_us: u64,
     degraded: Option<String>,
+    #[serde(default)]
+    reset: Option<bool>,
 }
 
 /// The server's error.
@@ -100,11 +102,11 @@ impl ServerOptions {
             serde_json::from_str(&text).context("the server's response")?;
         let line = match request.output {
             OutputFormat::Json => text,
-            OutputFormat::Text => response.sentence(request.cost.is_some()),
+            OutputFormat::Text => response.sentence(request.what),
         };
         writeln!(std::io::stdout().lock(), "{line}").context("standard output")?;
         Ok(exit_code(match request.what {
-            "reset" => true,
+            "reset" | "refund" => true,
             _ => response.allowed,
         }))
     }
@@ -181,7 +183,9 @@ impl ServerOptions {
             .body_mut()
             .read_to_string()
             .with_context(|| format!("--server {url}"))?;
-        if !status.is_success() {
+        // A denial during an outage has the status 503, and the body of a decision.
+        let is_decision = serde_json::from_str::<CheckResponse>(&text).is_ok();
+        if !status.is_success() && !is_decision {
             let detail = serde_json::from_str(&text)
                 .map_or_else(|_| text.clone(), |problem: ErrorResponse| problem.detail);
             bail!("--server {url}: {status}: {detail}");
@@ -221,9 +225,13 @@ fn certificates(file: &Path) -> anyhow::Result<Vec<Certificate<'static>>> {
 
 impl CheckResponse {
     /// Returns the response as one line for people.
-    fn sentence(&self, was_asked: bool) -> String {
+    fn sentence(&self, what: &str) -> String {
         let micros = Duration::from_micros;
-        let verdict = match (was_asked, self.allowed, self.retry_after_us) {
+        let is_decision = matches!(what, "check" | "peek");
+        let verdict = match (is_decision, self.allowed, self.retry_after_us) {
+            (false, ..) if self.reset == Some(true) => "reset; ".to_owned(),
+            (false, ..) if self.reset == Some(false) => "nothing to reset; ".to_owned(),
+            (false, false, Some(wait)) => format!("in debt for {}; ", shown(micros(wait))),
             (false, ..) => String::new(),
             (_, true, _) if self.delay_us > 0 => {
                 format!("allowed in {}; ", shown(micros(self.delay_us)))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::denied::{Denied, DenialReason};
+use crate::denied::{DenialReason, Denied};
 
 /// The result of a check: whether the request may proceed, how much is left, and when to retry.
 ///
@@ -204,7 +204,11 @@ impl From<&Decision> for LimitFigures {
     fn from(decision: &Decision) -> Self {
         Self {
             kind: decision.kind,
-            wait: if decision.is_allowed() { 0 } else { decision.wait },
+            wait: if decision.is_allowed() {
+                0
+            } else {
+                decision.wait
+            },
             reset_after: decision.limit_reset_after,
             limit: decision.limit,
             remaining: decision.remaining,

@@ -132,7 +132,10 @@ impl fmt::Display for Denied {
             }
             (DenialReason::CostAboveCapacity, Some(decision), _) => {
                 let capacity = decision.limit();
-                write!(f, "the cost exceeds the capacity: expected at most {capacity}")
+                write!(
+                    f,
+                    "the cost exceeds the capacity: expected at most {capacity}"
+                )
             }
             (DenialReason::Outage, Some(decision), _) => {
                 let cause = decision.degraded().map_or("unknown", |cause| cause.name());

@@ -158,11 +158,16 @@ mod tests {
 
     #[test]
     fn bucket_numbers_survive_their_bytes() {
-        let largest = "token_bucket 1_000_000_000 per 366 days burst=999_999_999 debt=1_000_000_000";
+        let largest =
+            "token_bucket 1_000_000_000 per 366 days burst=999_999_999 debt=1_000_000_000";
         for text in [largest, "1/ms", "gcra 3/min burst=6 debt=3"] {
             let policy: Policy = text.parse().unwrap();
             let numbers = BucketNumbers::new(&policy.limits()[0]);
-            assert_eq!(BucketNumbers::from_bytes(numbers.to_bytes()), numbers, "{text}");
+            assert_eq!(
+                BucketNumbers::from_bytes(numbers.to_bytes()),
+                numbers,
+                "{text}"
+            );
         }
     }
 

@@ -161,6 +161,13 @@ impl<'a> KeyBuf<'a> {
         })
     }
 
+    /// Creates a key from the bytes of one that consists of several parts.
+    #[doc(hidden)] // For Tidegate's own receipts.
+    #[must_use]
+    pub fn of_encoded_parts(bytes: &'a [u8]) -> Self {
+        Self(Form::BorrowedParts(bytes))
+    }
+
     /// Creates a key of several parts. An empty list is an empty key.
     ///
     /// # Examples
@@ -434,7 +441,17 @@ macro_rules! bytes_are_parts {
 }
 
 bytes_are_parts!(
-    str, String, Box<str>, Arc<str>, Rc<str>, Cow<'_, str>, [u8], Vec<u8>, Box<[u8]>, Arc<[u8]>, Rc<[u8]>
+    str,
+    String,
+    Box<str>,
+    Arc<str>,
+    Rc<str>,
+    Cow<'_, str>,
+    [u8],
+    Vec<u8>,
+    Box<[u8]>,
+    Arc<[u8]>,
+    Rc<[u8]>
 );
 
 impl<P: KeyPart> AsKey for [P] {
@@ -495,7 +512,9 @@ mod tests {
 
     #[test]
     fn parts_never_collide_with_each_other_or_with_text() {
-        let texts = ["a", "a:b", "a%3Ab", "a:b:c", ":", "", "%3A", "%", "1", "@a", "@%:a"];
+        let texts = [
+            "a", "a:b", "a%3Ab", "a:b:c", ":", "", "%3A", "%", "1", "@a", "@%:a",
+        ];
         let mut seen = HashSet::new();
         let mut insert = |key: KeyBuf<'_>| {
             let form = (key.is_composite(), key.as_bytes().to_vec());
@@ -520,7 +539,10 @@ mod tests {
             (i128::MIN.into_key(), i128::MIN.to_string()),
             ((-7).into_key(), "-7".to_owned()),
             (
-                "2001:db8:ffff:ffff:ffff:ffff:255.255.255.255".parse::<IpAddr>().unwrap().into_key(),
+                "2001:db8:ffff:ffff:ffff:ffff:255.255.255.255"
+                    .parse::<IpAddr>()
+                    .unwrap()
+                    .into_key(),
                 "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff".to_owned(),
             ),
         ];

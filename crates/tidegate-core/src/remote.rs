@@ -213,12 +213,7 @@ pub fn decide(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) 
 }
 
 /// Admits like [`Policy::admit`], for a store that counts in microseconds.
-pub fn admit(
-    policy: &Policy,
-    record: &mut Record,
-    now: Timestamp,
-    cost: Cost,
-) -> Admission {
+pub fn admit(policy: &Policy, record: &mut Record, now: Timestamp, cost: Cost) -> Admission {
     let mut admission = policy.admit(record, now, cost);
     admission.decision = admission.decision.rounded_up(TICK);
     for figures in &mut admission.limits {

@@ -260,8 +260,8 @@ mod tests {
             Some("/"),
         ];
         let keys = [
-            "k", "/k", "@k", "@/k", "@a/k", "a/k", "@a%2Fb/k", "b/k", "%2Fk", "@@/k", "//k", "@%:k",
-            ":k", "%:k", "@a%:k",
+            "k", "/k", "@k", "@/k", "@a/k", "a/k", "@a%2Fb/k", "b/k", "%2Fk", "@@/k", "//k",
+            "@%:k", ":k", "%:k", "@a%:k",
         ];
         let mut seen = std::collections::HashSet::new();
         for tenant in tenants {
@@ -275,7 +275,10 @@ mod tests {
         let stored = |tenant, key: KeyBuf<'_>| encoded(tenant, &key).unwrap().to_vec();
         assert_eq!(stored(Some(""), "user:42".into_key()), b"user:42");
         assert_eq!(stored(Some("acme"), "user:42".into_key()), b"@acme/user:42");
-        assert_eq!(stored(Some("acme"), ("user", 42).into_key()), b"@acme%:user:42");
+        assert_eq!(
+            stored(Some("acme"), ("user", 42).into_key()),
+            b"@acme%:user:42"
+        );
         assert_eq!(stored(None, ("user", 42).into_key()), b"@%:user:42");
         assert!(encoded(Some("acme"), &"".into_key()).is_err());
     }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use tidegate_core::{
     BucketLimit, CheckError, Cost, Exception, Gate, Key, Limiter, LimiterRequest, ManualClock,
-    MemoryStore, Policy, PolicyOutcome, PolicySet, PolicySetError, Rate, Rules, Subject,
-    Verdict,
+    MemoryStore, Policy, PolicyOutcome, PolicySet, PolicySetError, Rate, Rules, Subject, Verdict,
 };
 
 fn policy(text: &str) -> Policy {
@@ -489,9 +488,7 @@ fn a_concurrent_refund_does_not_undo_an_admission() {
                 let (verdict, receipt) = gate.admit(&together).into_ready().unwrap().unwrap();
                 drop(receipt);
                 if verdict.is_allowed() {
-                    gate.refund("a", "k", 1).now()
-                        .unwrap()
-                        .unwrap();
+                    gate.refund("a", "k", 1).now().unwrap().unwrap();
                 }
                 verdict.is_allowed()
             })

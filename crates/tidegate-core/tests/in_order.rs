@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_core::{
-    Admission, BlockingError, Charged, Cost, Decision, Degraded, FailurePolicy, Gate, Key, MemoryStore,
-    Plan, Policy, PolicySet, Rules, Settlement, Store, StoreError, Subject,
+    Admission, BlockingError, Charged, Cost, Decision, Degraded, FailurePolicy, Gate, Key,
+    MemoryStore, Plan, Policy, PolicySet, Rules, Settlement, Store, StoreError, Subject,
 };
 
 /// A remote store that serves checks, fails on demand, and does not support refunds.

@@ -28,16 +28,17 @@ fn pure_steps() {
                 }
                 Act::Settle(number, actual) => {
                     let (claims, taken) = receipts.remove(&number).unwrap();
-                    policy.settle(
-                        record,
-                        now,
-                        &Settlement {
-                            claims: &claims,
-                            taken,
-                            actual,
-                        },
-                    )
-                    .decision
+                    policy
+                        .settle(
+                            record,
+                            now,
+                            &Settlement {
+                                claims: &claims,
+                                taken,
+                                actual,
+                            },
+                        )
+                        .decision
                 }
             }
         }
@@ -111,16 +112,12 @@ impl Subject for Awaited {
         self.clock.set(Timestamp::from_nanos(at_ns));
         match done {
             Act::Check(cost) => ready(self.limiter.check(key).cost(cost).into_future()).unwrap(),
-            Act::Refund(cost) => {
-                ready(self.limiter.refund(key, cost).into_future())
-                    .unwrap()
-                    .into()
-            }
-            Act::Charge(cost) => {
-                ready(self.limiter.charge(key, cost).into_future())
-                    .unwrap()
-                    .into()
-            }
+            Act::Refund(cost) => ready(self.limiter.refund(key, cost).into_future())
+                .unwrap()
+                .into(),
+            Act::Charge(cost) => ready(self.limiter.charge(key, cost).into_future())
+                .unwrap()
+                .into(),
             Act::Admit(..) | Act::Settle(..) => act(&self.limiter, &mut self.receipts, key, done),
         }
     }

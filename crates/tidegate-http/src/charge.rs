@@ -1,16 +1,16 @@
 //! Costs that are known only after the response: reported by the handler, or counted in bytes.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate_core::{Cost, CostError, MemoryStore, Receipt, Store};
+use tidegate_core::{ActualCosts, Cost, CostError, MemoryStore, Name, Receipt, Store};
 
 /// The actual cost of a request, reported by its handler. For costs that are known only afterwards,
 /// such as the tokens of a response.
 ///
 /// The handler finds it in the request's extensions if [`Limits::settle`](crate::Limits::settle) is
-/// set. The cost taken beyond the reported one is given back; if the handler reports nothing, it
-/// stays taken. Clones share the cost. It can be reported until the response body has ended.
+/// set. The cost taken is corrected to the reported one: the rest is given back, or the difference
+/// is charged. If the handler reports nothing, it stays taken. Clones share the cost. It can be
+/// reported until the response body has ended.
 ///
 /// # Examples
 ///
@@ -22,16 +22,14 @@ use tidegate_core::{Cost, CostError, MemoryStore, Receipt, Store};
 /// charge.add(30)?;
 /// # Ok::<(), tidegate::CostError>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct Charge(Arc<AtomicU64>);
+#[derive(Clone, Debug, Default)]
+pub struct Charge(Arc<Mutex<ReportedCosts>>);
 
-/// The value before a cost is reported.
-const UNREPORTED: u64 = u64::MAX;
-
-impl Default for Charge {
-    fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(UNREPORTED)))
-    }
+/// The costs that a handler has reported.
+#[derive(Clone, Debug, Default)]
+struct ReportedCosts {
+    cost: Option<Cost>,
+    by_policy: Vec<(Box<str>, Cost)>,
 }
 
 impl Charge {
@@ -53,7 +51,50 @@ impl Charge {
     /// ```
     pub fn set<C: TryInto<Cost, Error: Into<CostError>>>(&self, cost: C) -> Result<(), CostError> {
         let cost: Cost = cost.try_into().map_err(Into::into)?;
-        self.0.store(cost.thousandths(), Ordering::Relaxed);
+        self.update(|reported| reported.cost = Some(cost));
+        Ok(())
+    }
+
+    /// Sets the total cost of the request under one policy. It replaces the cost for all policies
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the cost is invalid. The reported cost is unchanged then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::Charge;
+    ///
+    /// fn handler(charge: &Charge) {
+    ///     // The request still counts as one under the other policies.
+    ///     let _ = charge.set_policy("tokens", 2_300);
+    /// }
+    /// ```
+    pub fn set_policy<C>(&self, policy: &str, cost: C) -> Result<(), CostError>
+    where
+        C: TryInto<Cost, Error: Into<CostError>>,
+    {
+        let cost: Cost = cost.try_into().map_err(Into::into)?;
+        self.update(|reported| *reported.of_policy(policy) = cost);
+        Ok(())
+    }
+
+    /// Adds to the cost reported so far under one policy.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the cost is invalid. The reported cost is unchanged then.
+    pub fn add_policy<C>(&self, policy: &str, cost: C) -> Result<(), CostError>
+    where
+        C: TryInto<Cost, Error: Into<CostError>>,
+    {
+        let cost: Cost = cost.try_into().map_err(Into::into)?;
+        self.update(|reported| {
+            let own = reported.of_policy(policy);
+            *own = own.plus(cost).min(Cost::MAX);
+        });
         Ok(())
     }
 
@@ -75,22 +116,35 @@ impl Charge {
     /// ```
     pub fn add<C: TryInto<Cost, Error: Into<CostError>>>(&self, cost: C) -> Result<(), CostError> {
         let cost: Cost = cost.try_into().map_err(Into::into)?;
-        let sum = |reported: u64| {
-            let reported = if reported == UNREPORTED { 0 } else { reported };
-            let sum = reported.saturating_add(cost.thousandths());
-            Some(sum.min(Cost::MAX.thousandths()))
-        };
-        let _ = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+        self.update(|reported| {
+            let so_far = reported.cost.unwrap_or(Cost::ZERO);
+            reported.cost = Some(so_far.plus(cost).min(Cost::MAX));
+        });
         Ok(())
     }
 
-    fn reported(&self) -> Option<Cost> {
-        let thousandths = self.0.load(Ordering::Relaxed);
-        Cost::from_thousandths(thousandths)
-            .ok()
-            .filter(|_| thousandths != UNREPORTED)
+    fn update(&self, update: impl FnOnce(&mut ReportedCosts)) {
+        update(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn reported(&self) -> ReportedCosts {
+        let reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.clone()
+    }
+}
+
+impl ReportedCosts {
+    /// Returns the cost of one policy, which is 0 if none was reported.
+    fn of_policy(&mut self, policy: &str) -> &mut Cost {
+        let found = self
+            .by_policy
+            .iter()
+            .position(|(name, _)| **name == *policy);
+        let index = found.unwrap_or_else(|| {
+            self.by_policy.push((policy.into(), Cost::ZERO));
+            self.by_policy.len() - 1
+        });
+        &mut self.by_policy[index].1
     }
 }
 
@@ -113,6 +167,8 @@ pub enum ActualCost {
 pub struct PendingCharge<S: Store = MemoryStore> {
     receipt: Option<Receipt<S>>,
     actual_cost: ActualCost,
+    /// The policies that one reported cost applies to; `None` for all.
+    settled: Option<Arc<[Name]>>,
     bytes: u64,
     has_response: bool,
     /// Set if the cost is kept even without a response.
@@ -123,10 +179,11 @@ pub struct PendingCharge<S: Store = MemoryStore> {
 
 impl<S: Store> PendingCharge<S> {
     /// Creates a pending charge for a request that has no response yet.
-    pub fn new(receipt: Receipt<S>, actual_cost: ActualCost) -> Self {
+    pub fn new(receipt: Receipt<S>, actual_cost: ActualCost, settled: Option<Arc<[Name]>>) -> Self {
         Self {
             receipt: Some(receipt),
             actual_cost,
+            settled,
             bytes: 0,
             has_response: false,
             counts_aborted: false,
@@ -144,8 +201,17 @@ impl<S: Store> PendingCharge<S> {
     /// Settles the request to its actual cost.
     pub fn settle(&mut self, cost: Cost) {
         if let Some(receipt) = self.receipt.take() {
-            receipt.settle(cost);
+            receipt.settle(self.costs(cost));
         }
+    }
+
+    /// Returns one cost for the policies it applies to.
+    fn costs(&self, cost: Cost) -> ActualCosts {
+        let Some(policies) = &self.settled else {
+            return cost.into();
+        };
+        let with = |costs: ActualCosts, policy: &Name| costs.with_policy(policy.as_str(), cost);
+        policies.iter().fold(ActualCosts::new(), with)
     }
 
     /// Keeps the cost as it was taken.
@@ -189,16 +255,27 @@ impl<S: Store> PendingCharge<S> {
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
 
-    /// Returns the actual cost, or `None` if it is unknown.
-    fn spent(&self) -> Option<Cost> {
+    /// Returns the actual costs, or `None` if they are unknown.
+    fn spent(&self) -> Option<ActualCosts> {
         match &self.actual_cost {
             ActualCost::AsTaken => None,
-            ActualCost::Reported(charge) => charge.reported(),
+            ActualCost::Reported(charge) => {
+                let ReportedCosts { cost, by_policy } = charge.reported();
+                if cost.is_none() && by_policy.is_empty() {
+                    return None;
+                }
+                let all = cost.map_or_else(ActualCosts::new, |cost| self.costs(cost));
+                let with = |costs: ActualCosts, (policy, cost): &(Box<str>, Cost)| {
+                    costs.with_policy(policy, *cost)
+                };
+                Some(by_policy.iter().fold(all, with))
+            }
             ActualCost::Bytes(per_unit) => {
                 let per_unit = u128::from((*per_unit).max(1));
                 let thousandths = (u128::from(self.bytes) * 1_000).div_ceil(per_unit);
                 let thousandths = thousandths.min(u128::from(Cost::MAX.thousandths()));
-                Cost::from_thousandths(thousandths as u64).ok()
+                let cost = Cost::from_thousandths(thousandths as u64).ok()?;
+                Some(self.costs(cost))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The check of a request, for middleware.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,10 +12,12 @@ use crate::charge::{ActualCost, Charge, PendingCharge};
 use crate::denial::Denial;
 use crate::error::RequestError;
 use crate::framework::Framework;
+use crate::header_format::HeaderFormat;
 use crate::headers::{Header, Headers, rate_limit_headers};
-use crate::key::{KeyBytes, RequestKey};
-use crate::limits::{LimitSettings, Limits, SettleMode, ToText};
-use crate::lookup::{Lookup, PreparedCheck};
+use crate::key::KeyBytes;
+use crate::limit_rule::{LimitChoice, LimitRule};
+use crate::limits::{LimitSettings, Limits, SettleMode, ToCost, ToText};
+use crate::lookup::{Lookup, PreparedCheck, PreparedKey};
 
 impl<F: Framework, S: Store> Limits<F, S> {
     /// Returns the check of a request, or `None` if the request is not limited.
@@ -32,16 +35,19 @@ impl<F: Framework, S: Store> Limits<F, S> {
             return Ok(None);
         }
         let mut keys = SmallVec::new();
-        for (_, key) in &settings.limits {
-            let mut bytes = KeyBytes::new();
-            key.write(request, &mut bytes)?;
-            keys.push(bytes);
+        for rule in &settings.limits {
+            let (choice, bytes) = rule.choose(request)?;
+            let own = rule.choices.get(choice).and_then(|one| one.cost.as_ref());
+            keys.push(PreparedKey {
+                bytes,
+                choice,
+                cost: settings.cost(own, request)?,
+            });
         }
         Ok(Some(PreparedCheck {
             keys,
             tier: text(&settings.tier, request),
             tenant: text(&settings.tenant, request),
-            cost: settings.cost(request)?,
         }))
     }
 
@@ -53,10 +59,11 @@ impl<F: Framework, S: Store> Limits<F, S> {
     #[doc(hidden)] // For middleware.
     pub fn look_up<'a>(&self, request: &'a F::Request) -> Result<Lookup<'a, S>, RequestError> {
         let settings = &self.0.settings;
-        if let [(policy, key)] = &settings.limits[..]
+        if let [rule] = &settings.limits[..]
+            && let [choice] = &rule.choices[..]
             && !self.0.gate.store().is_remote()
         {
-            return self.look_up_one(policy, key, request);
+            return self.look_up_one(choice, request);
         }
         let Some(prepared) = self.prepare(request)? else {
             return Ok(Lookup::Skipped);
@@ -68,8 +75,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// Checks the most common case, one limit in memory, without storing its parts.
     fn look_up_one<'a>(
         &self,
-        policy: &Name,
-        key: &RequestKey<F>,
+        choice: &LimitChoice<F>,
         request: &'a F::Request,
     ) -> Result<Lookup<'a, S>, RequestError> {
         let settings = &self.0.settings;
@@ -77,15 +83,15 @@ impl<F: Framework, S: Store> Limits<F, S> {
             return Ok(Lookup::Skipped);
         }
         let mut bytes = KeyBytes::new();
-        key.write(request, &mut bytes)?;
+        choice.write_key(request, &mut bytes)?;
         let tier = text(&settings.tier, request);
         let tenant = text(&settings.tenant, request);
         let subject = Subject {
-            policy: policy.as_str(),
-            key: &bytes,
+            policy: choice.policy.as_str(),
+            key: bytes[..].into(),
             tier: tier.as_deref(),
             tenant: tenant.as_deref(),
-            cost: settings.cost(request)?,
+            cost: settings.cost(choice.cost.as_ref(), request)?,
         };
         let decided = MaybeReady::new(false, self.decide(&[subject])).into_ready();
         Ok(decided.map_or(Lookup::Skipped, Lookup::Decided))
@@ -100,9 +106,18 @@ impl<F: Framework, S: Store> Limits<F, S> {
     }
 
     /// Returns the policies of the limits, in order.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
-        let limits = &self.0.settings.limits;
-        limits.iter().map(|(policy, _)| policy.as_str())
+    pub(crate) fn rules(&self) -> impl Iterator<Item = &LimitRule<F>> {
+        self.0.settings.limits.iter()
+    }
+
+    /// Returns the policies that settlements apply to, or `None` for all.
+    pub(crate) fn settled(&self) -> Option<Arc<[Name]>> {
+        self.0.settings.settled.clone()
+    }
+
+    /// Returns `true` if the headers report every limit of a policy.
+    pub(crate) fn reports_every_limit(&self) -> bool {
+        self.0.settings.reports_all && self.0.settings.format == HeaderFormat::Draft11
     }
 
     /// Returns `true` if the cost of a request may have to be given back.
@@ -171,9 +186,13 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// Returns the response of the [`on_denied`](Self::on_denied) closure, if there is one.
     #[doc(hidden)] // For middleware.
     #[must_use]
-    pub fn custom_response(&self, denial: &Denial<'_>) -> Option<F::Response> {
+    pub fn custom_response(
+        &self,
+        denial: &Denial<'_>,
+        request: &F::Request,
+    ) -> Option<F::Response> {
         let respond = self.0.settings.on_denied.as_ref();
-        respond.map(|respond| respond(denial))
+        respond.map(|respond| respond(denial, request))
     }
 
     /// Returns the rate limit headers of a response. With `excess`, the request's delay in a queue
@@ -208,9 +227,12 @@ impl<F: Framework> LimitSettings<F> {
         (is_uncounted && is_preflight()) || self.skip.as_ref().is_some_and(|skip| skip(request))
     }
 
-    fn cost(&self, request: &F::Request) -> Result<Cost, CostError> {
-        self.cost
-            .as_ref()
+    fn cost(
+        &self,
+        own: Option<&ToCost<F::Request>>,
+        request: &F::Request,
+    ) -> Result<Cost, CostError> {
+        own.or(self.cost.as_ref())
             .map_or(Ok(Cost::ONE), |cost| cost(request))
     }
 }

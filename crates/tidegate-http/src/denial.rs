@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Name, Outcome, Policy, PolicyDecision, PolicyOutcome, Verdict};
+use tidegate_core::{DenialReason, Limit, Name, PolicyDecision, Verdict};
 
 use crate::headers::{Header, Headers};
 use crate::problem::Problem;
@@ -51,17 +51,6 @@ impl Default for DenialStatuses {
     }
 }
 
-/// The reason for a denial.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DenialReason {
-    Limited,
-    /// The cost exceeds the capacity.
-    Never,
-    Blocked,
-    /// The store is unavailable, and the failure policy is closed.
-    Unavailable,
-}
-
 impl<'a> Denial<'a> {
     /// Creates the response to a denied request. Returns `None` if the request is allowed.
     #[must_use]
@@ -96,10 +85,10 @@ impl<'a> Denial<'a> {
         statuses: DenialStatuses,
     ) -> Self {
         let status = match reason(policy) {
-            DenialReason::Unavailable => 503,
-            DenialReason::Never => statuses.never,
+            DenialReason::Outage => 503,
+            DenialReason::CostAboveCapacity => statuses.never,
             DenialReason::Blocked => statuses.blocked,
-            DenialReason::Limited => 429,
+            _ => 429,
         };
         Self {
             verdict,
@@ -222,31 +211,45 @@ impl<'a> Denial<'a> {
     #[must_use]
     pub fn detail(&self) -> String {
         let name = self.policy();
-        let limit = self.limit();
+        let limit = self.limit().map(ToString::to_string).unwrap_or_default();
         match (reason(self.policy), self.retry_after()) {
             (DenialReason::Limited, Some(wait)) => {
                 format!("{name}: {limit}; try again in {wait} s")
             }
-            (DenialReason::Limited, None) => format!("{name}: {limit}"),
-            (DenialReason::Never, _) => {
+            (DenialReason::CostAboveCapacity, _) => {
                 format!("{name}: {limit}; the cost of this request exceeds the limit")
             }
             (DenialReason::Blocked, _) => format!("{name}: this client is blocked"),
-            (DenialReason::Unavailable, _) => {
+            (DenialReason::Outage, _) => {
                 format!("{name}: the rate limit is temporarily unavailable")
             }
+            _ => format!("{name}: {limit}"),
         }
     }
 
-    /// Returns the text of the limit that denies.
-    fn limit(&self) -> String {
-        let decision = self.policy.decision();
-        let index = decision.map_or(0, |decision| decision.limit_index());
-        let policy = self.policy.label().policy();
-        policy
-            .and_then(|policy| policy.limits().get(index))
-            .and_then(|limit| Policy::try_from(*limit).ok())
-            .map_or_else(String::new, |policy| policy.to_string())
+    /// Returns the reason for the denial.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::Denial;
+    /// use tidegate::{DenialReason, Gate, PolicySet, Rules};
+    ///
+    /// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("1/minute".parse()?))?);
+    /// let verdict = gate.check("api", "user:42").cost(2).now()?;
+    /// let denial = Denial::new(&verdict).expect("denied");
+    /// assert_eq!(denial.reason(), DenialReason::CostAboveCapacity);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn reason(&self) -> DenialReason {
+        reason(self.policy)
+    }
+
+    /// Returns the limit that denied the request, or `None` if the key is blocked.
+    #[must_use]
+    pub fn limit(&self) -> Option<&'a Limit> {
+        self.policy.limit()
     }
 
     /// Returns the body: `application/problem+json`.
@@ -267,17 +270,17 @@ impl<'a> Denial<'a> {
     #[must_use]
     pub fn problem(&self) -> String {
         let (kind, title) = match reason(self.policy) {
-            DenialReason::Limited | DenialReason::Never => (
-                "quota-exceeded",
-                "Request cannot be satisfied as assigned quota has been exceeded",
-            ),
             DenialReason::Blocked => (
                 "abnormal-usage-detected",
                 "Request not satisfied due to detection of abnormal usage",
             ),
-            DenialReason::Unavailable => (
+            DenialReason::Outage => (
                 "temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",
+            ),
+            _ => (
+                "quota-exceeded",
+                "Request cannot be satisfied as assigned quota has been exceeded",
             ),
         };
         let problem = Problem {
@@ -290,13 +293,7 @@ impl<'a> Denial<'a> {
     }
 }
 
+/// Returns the reason of a policy that denies, or that delays for too long.
 fn reason(policy: &PolicyDecision) -> DenialReason {
-    match policy.outcome() {
-        PolicyOutcome::Blocked => DenialReason::Blocked,
-        PolicyOutcome::Limited(decision) if !decision.has_figures() => DenialReason::Unavailable,
-        PolicyOutcome::Limited(decision) if decision.outcome() == Outcome::NeverAllowed => {
-            DenialReason::Never
-        }
-        _ => DenialReason::Limited,
-    }
+    policy.reason().unwrap_or(DenialReason::Limited)
 }

@@ -14,6 +14,9 @@ pub enum LimitsError {
     /// The policy's name is invalid.
     #[error(transparent)]
     Name(#[from] tidegate_core::NameError),
+    /// A limit has no policy.
+    #[error("a limit without a policy: expected at least one")]
+    NoPolicy,
 }
 
 /// The error for a request that cannot be checked. It is the response to the client.
@@ -40,7 +43,7 @@ impl RequestError {
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
-            Self::Cost(_) => 400,
+            Self::Cost(_) | Self::Check(CheckError::UnknownTier { .. }) => 400,
             Self::NoPeer | Self::Check(_) => 500,
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use smallvec::SmallVec;
-use tidegate_core::{Clock, Decision, Limit, PolicyDecision, PolicyLabel, Verdict};
+use tidegate_core::{Clock, Limit, LimitFigures, PolicyDecision, PolicyLabel, Verdict};
 
 use crate::header_format::{HeaderFormat, ResetFormat};
 use crate::rounding::{retry_after_seconds, seconds};
@@ -156,13 +156,35 @@ pub fn rate_limit_headers(
     match format {
         HeaderFormat::Draft11 if reports_all && excess.is_none() => {
             let reported = verdict.decisions().iter().filter(|one| is_reported(one));
-            let states: SmallVec<[_; 2]> = reported.filter_map(LimitState::new).collect();
+            let states: SmallVec<[_; 2]> = reported.flat_map(LimitState::all).collect();
             headers.push(Header::new("ratelimit", list(&states)));
         }
         HeaderFormat::Draft11 => headers.push(Header::new("ratelimit", list(&[nearest]))),
         _ => nearest.push_numbers(&mut headers, format, &policies),
     }
     headers
+}
+
+/// Returns the headers that report limits and usage of a verdict, in the default format.
+///
+/// For a gate that is called by hand. Middleware adds them itself.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::verdict_headers;
+/// use tidegate::{Gate, PolicySet, Rules};
+///
+/// let gate = Gate::memory(PolicySet::new().with("api", Rules::new("5/minute".parse()?))?);
+/// let verdict = gate.check("api", "user:42").now()?;
+/// let headers = verdict_headers(&verdict);
+/// assert_eq!((headers[1].name, &headers[1].value[..]), ("ratelimit", &b"\"api\";r=4;t=12"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn verdict_headers(verdict: &Verdict) -> Headers {
+    let (format, cache) = (HeaderFormat::default(), PolicyHeaderCache::default());
+    rate_limit_headers(verdict, format, true, None, &cache)
 }
 
 /// Returns the states as a structured list: `"api";r=50;t=30, "login";r=2;t=5`.
@@ -252,21 +274,45 @@ fn window(limit: &Limit) -> Option<u64> {
 struct LimitState<'a> {
     policy: &'a PolicyDecision,
     limit: &'a Limit,
-    decision: &'a Decision,
+    index: usize,
+    figures: LimitFigures,
     is_only_limit: bool,
+    /// Set for a request that was rejected because its delay was too long, see
+    /// [`rate_limit_headers`].
     excess: Option<Duration>,
 }
 
 impl<'a> LimitState<'a> {
+    /// Returns the state of the limit that a decision names, or `None` if the failure policy
+    /// answered.
     fn new(policy: &'a PolicyDecision) -> Option<Self> {
-        let decision = policy
+        let decision = policy.decision()?;
+        Self::of_limit(policy, decision.limit_index(), decision.into())
+    }
+
+    /// Returns the states of all limits of a policy, if their figures are known, and otherwise that
+    /// of the limit that its decision names.
+    fn all(policy: &'a PolicyDecision) -> SmallVec<[Self; 2]> {
+        let all = policy.limits().iter().enumerate();
+        let all: SmallVec<[Self; 2]> = all
+            .filter_map(|(index, figures)| Self::of_limit(policy, index, *figures))
+            .collect();
+        if all.is_empty() {
+            return Self::new(policy).into_iter().collect();
+        }
+        all
+    }
+
+    fn of_limit(policy: &'a PolicyDecision, index: usize, figures: LimitFigures) -> Option<Self> {
+        policy
             .decision()
             .filter(|decision| decision.degraded().is_none())?;
         let limits = policy.label().policy()?.limits();
         Some(Self {
             policy,
-            limit: limits.get(decision.limit_index())?,
-            decision,
+            limit: limits.get(index)?,
+            index,
+            figures,
             is_only_limit: limits.len() == 1,
             excess: None,
         })
@@ -279,7 +325,7 @@ impl<'a> LimitState<'a> {
         text.extend_from_slice(self.policy.label().name().as_str().as_bytes());
         if !self.is_only_limit {
             text.push(b'/');
-            text.extend_from_slice(digits.format(self.decision.limit_index() + 1).as_bytes());
+            text.extend_from_slice(digits.format(self.index + 1).as_bytes());
         }
         text.extend_from_slice(b"\";r=");
         text.extend_from_slice(digits.format(self.remaining()).as_bytes());
@@ -291,10 +337,10 @@ impl<'a> LimitState<'a> {
 
     /// Adds the headers of the formats with separate numbers.
     fn push_numbers(&self, headers: &mut Headers, format: HeaderFormat, policies: &Bytes) {
-        let (limit, remaining) = (self.decision.limit(), self.remaining());
+        let (limit, remaining) = (self.figures.limit(), self.remaining());
         let reset = self
             .more_after()
-            .unwrap_or_else(|| seconds(self.decision.reset_after()));
+            .unwrap_or_else(|| seconds(self.figures.reset_after()));
         let mut push = |name, value: String| headers.push(Header::new(name, value));
         match format {
             HeaderFormat::Draft07 => {
@@ -336,22 +382,19 @@ impl<'a> LimitState<'a> {
         if let Some(excess) = self.excess {
             return Some(retry_after_seconds(excess));
         }
-        if self.decision.is_denied() {
-            return self.decision.retry_after().map(retry_after_seconds);
-        }
-        if !self.is_only_limit {
-            return None;
+        if !self.figures.is_allowed() {
+            return self.figures.retry_after().map(retry_after_seconds);
         }
         if !self.limit.algorithm().is_bucket() {
-            return Some(seconds(self.decision.reset_after()));
+            return Some(seconds(self.figures.reset_after()));
         }
         let missing = self
             .limit
             .capacity()
-            .saturating_sub(self.decision.remaining());
+            .saturating_sub(self.figures.remaining());
         let later = u128::from(missing.saturating_sub(1)) * self.limit.period().as_nanos()
             / u128::from(self.limit.limit());
-        let wait = self.decision.reset_after().as_nanos().saturating_sub(later);
+        let wait = self.figures.reset_after().as_nanos().saturating_sub(later);
         u64::try_from(wait.div_ceil(1_000_000_000)).ok()
     }
 
@@ -359,7 +402,7 @@ impl<'a> LimitState<'a> {
         if self.excess.is_some() {
             0
         } else {
-            self.decision.remaining()
+            self.figures.remaining()
         }
     }
 }

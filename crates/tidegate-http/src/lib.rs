@@ -17,7 +17,9 @@ mod forwarded;
 mod framework;
 mod header_format;
 mod headers;
+pub mod into_denial_response;
 pub mod key;
+mod limit_rule;
 mod limits;
 mod lookup;
 mod problem;
@@ -33,7 +35,11 @@ pub use framework::Framework;
 pub use header_format::{HeaderFormat, ResetFormat};
 #[cfg(feature = "http")]
 pub use headers::add_headers;
-pub use headers::{Header, Headers, Merge, PolicyHeaderCache, rate_limit_headers};
+pub use headers::{Header, Headers, Merge, PolicyHeaderCache, rate_limit_headers, verdict_headers};
+#[cfg(feature = "axum")]
+pub use into_denial_response::{FromAxum, ViaAxum};
+pub use into_denial_response::{IntoDenialResponse, Own};
+pub use limit_rule::KeyWithCost;
 pub use limits::Limits;
 pub use lookup::{CheckResult, Lookup, PreparedCheck};
 pub use problem::{PROBLEM_JSON, Problem};

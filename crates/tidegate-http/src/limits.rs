@@ -12,7 +12,10 @@ use crate::error::LimitsError;
 use crate::framework::Framework;
 use crate::header_format::HeaderFormat;
 use crate::headers::PolicyHeaderCache;
+use crate::into_denial_response::IntoDenialResponse;
+#[cfg(doc)]
 use crate::key::RequestKey;
+use crate::limit_rule::{KeyWithCost, LimitChoice, LimitRule};
 
 /// The limits of a service: policies of a gate, the keys they apply to, costs, and the headers that
 /// clients see. Clones share their counters.
@@ -41,11 +44,15 @@ pub(crate) struct Shared<F: Framework, S: Store> {
 pub(crate) type Test<T> = Arc<dyn Fn(&T) -> bool + Send + Sync>;
 pub(crate) type ToCost<T> = Arc<dyn Fn(&T) -> Result<Cost, CostError> + Send + Sync>;
 pub(crate) type ToText<T> = Arc<dyn for<'a> Fn(&'a T) -> Option<Cow<'a, str>> + Send + Sync>;
-pub(crate) type OnDenied<F> = Arc<dyn Fn(&Denial<'_>) -> <F as Framework>::Response + Send + Sync>;
+pub(crate) type OnDenied<F> = Arc<
+    dyn Fn(&Denial<'_>, &<F as Framework>::Request) -> <F as Framework>::Response + Send + Sync,
+>;
 pub(crate) type Settle<T> = Arc<dyn Fn(&T) -> Option<Cost> + Send + Sync>;
 
 pub(crate) struct LimitSettings<F: Framework> {
-    pub(crate) limits: SmallVec<[(Name, Arc<RequestKey<F>>); 2]>,
+    pub(crate) limits: SmallVec<[LimitRule<F>; 2]>,
+    /// The policies with a cost of their own, which settlements apply to; `None` for all.
+    pub(crate) settled: Option<Arc<[Name]>>,
     pub(crate) cost: Option<ToCost<F::Request>>,
     pub(crate) tier: Option<ToText<F::Request>>,
     pub(crate) tenant: Option<ToText<F::Request>>,
@@ -87,7 +94,7 @@ impl<F: Framework> Limits<F, MemoryStore> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[allow(clippy::expect_used)] // The name is valid, and the policy exists.
-    pub fn memory(policy: Policy, key: impl Into<RequestKey<F>>) -> Self {
+    pub fn memory(policy: Policy, key: impl Into<KeyWithCost<F>>) -> Self {
         let policies = PolicySet::new()
             .with("default", Rules::new(policy))
             .expect("the name is valid");
@@ -102,6 +109,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     pub fn new(gate: Gate<S>) -> Self {
         let settings = LimitSettings {
             limits: SmallVec::new(),
+            settled: None,
             cost: None,
             tier: None,
             tenant: None,
@@ -128,7 +136,8 @@ impl<F: Framework, S: Store> Limits<F, S> {
         self
     }
 
-    /// Adds a limit: a policy, and the key it applies to.
+    /// Adds a limit: a policy, the key it applies to, and its [cost](RequestKey::cost) if it is not
+    /// that of the other limits.
     ///
     /// A request must meet all limits, all or nothing: a request that one limit denies takes
     /// nothing from the others. On a Redis Cluster the keys may be on different nodes. They are
@@ -152,10 +161,55 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// assert!(limits.limit("login", key::client_address()).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn limit(self, policy: &str, key: impl Into<RequestKey<F>>) -> Result<Self, LimitsError> {
-        self.0.gate.require(policy)?;
-        let limit = (Name::new(policy)?, Arc::new(key.into()));
-        Ok(self.set(|settings| settings.limits.push(limit)))
+    pub fn limit(self, policy: &str, key: impl Into<KeyWithCost<F>>) -> Result<Self, LimitsError> {
+        self.limit_first([(policy, key.into())])
+    }
+
+    /// Adds a limit with several policies. The first one whose key the request has applies: limits
+    /// per user, and per address for requests without a user.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the gate lacks one of the policies, or if there are none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::tower::{Limits, key};
+    /// use tidegate::{Gate, PolicySet, Rules};
+    ///
+    /// let policies = PolicySet::new()
+    ///     .with("per-user", Rules::new("100/minute".parse()?))?
+    ///     .with("per-address", Rules::new("10/minute".parse()?))?;
+    /// let limits = Limits::new(Gate::memory(policies)).limit_first([
+    ///     ("per-user", key::header("x-user-id")),
+    ///     ("per-address", key::client_address()),
+    /// ])?;
+    /// # let _ = limits;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limit_first<'a, K: Into<KeyWithCost<F>>>(
+        self,
+        choices: impl IntoIterator<Item = (&'a str, K)>,
+    ) -> Result<Self, LimitsError> {
+        let mut rule = LimitRule {
+            choices: SmallVec::new(),
+        };
+        for (policy, key) in choices {
+            self.0.gate.require(policy)?;
+            rule.choices
+                .push(LimitChoice::new(Name::new(policy)?, key.into()));
+        }
+        if rule.choices.is_empty() {
+            return Err(LimitsError::NoPolicy);
+        }
+        Ok(self.set(|settings| {
+            settings.limits.push(rule);
+            let own = settings.limits.iter().flat_map(|rule| &rule.choices);
+            let own = own.filter(|choice| choice.cost.is_some());
+            let own: Vec<Name> = own.map(|choice| choice.policy.clone()).collect();
+            settings.settled = (!own.is_empty()).then(|| own.into());
+        }))
     }
 
     /// Sets the cost of a request by its head. The default is 1. An invalid cost is answered with
@@ -375,25 +429,37 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// Sets the response to denied requests, instead of 429 with problem+json. The rate limit
     /// headers are added to it.
     ///
+    /// The closure gets the denial, with its [reason](Denial::reason), and the head of the request.
+    /// It returns a response of the framework; with the feature `axum`, anything that is
+    /// `IntoResponse`.
+    ///
     /// # Examples
     ///
     /// ```
-    /// use axum::http::{Response, StatusCode};
+    /// use axum::http::StatusCode;
     /// use tidegate::tower::{Limits, key};
     ///
-    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).on_denied(|denial| {
-    ///     let mut response = Response::new(denial.detail().into());
-    ///     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    ///     response
-    /// });
+    /// let limits = Limits::memory("100/minute".parse()?, key::client_address()).on_denied(
+    ///     |denial, request| {
+    ///         let text = format!("{}: {}", request.uri.path(), denial.detail());
+    ///         (StatusCode::SERVICE_UNAVAILABLE, text)
+    ///     },
+    /// );
     /// # let _ = limits;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn on_denied(
+    pub fn on_denied<R, M>(
         self,
-        on_denied: impl Fn(&Denial<'_>) -> F::Response + Send + Sync + 'static,
-    ) -> Self {
-        self.set(|settings| settings.on_denied = Some(Arc::new(on_denied)))
+        on_denied: impl Fn(&Denial<'_>, &F::Request) -> R + Send + Sync + 'static,
+    ) -> Self
+    where
+        R: IntoDenialResponse<F, M>,
+    {
+        self.set(|settings| {
+            settings.on_denied = Some(Arc::new(move |denial, request| {
+                on_denied(denial, request).into_denial_response()
+            }))
+        })
     }
 
     /// Counts only requests whose response matches, for example failed logins.
@@ -446,8 +512,11 @@ impl<F: Framework, S: Store> Limits<F, S> {
     /// Lets the handler report the actual cost, with a [`Charge`](crate::Charge) in the request's
     /// extensions.
     ///
-    /// Set [`cost`](Self::cost) to the maximum. It is taken first, and the rest is given back when
-    /// the response body has ended. If nothing is reported, the cost stays taken.
+    /// Set [`cost`](Self::cost) to an estimate. It is taken first, and corrected when the response
+    /// body has ended. If nothing is reported, the cost stays taken.
+    ///
+    /// A settlement applies to the limits with a [cost of their own](RequestKey::cost), and to all
+    /// limits if there are none.
     ///
     /// # Examples
     ///
@@ -541,6 +610,7 @@ impl<F: Framework> Clone for LimitSettings<F> {
     fn clone(&self) -> Self {
         Self {
             limits: self.limits.clone(),
+            settled: self.settled.clone(),
             cost: self.cost.clone(),
             tier: self.tier.clone(),
             tenant: self.tenant.clone(),
@@ -571,15 +641,8 @@ impl<F: Framework, S: Store> Clone for Limits<F, S> {
 
 impl<F: Framework, S: Store> std::fmt::Debug for Limits<F, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let limits: Vec<_> = self
-            .0
-            .settings
-            .limits
-            .iter()
-            .map(|(name, key)| (name, key))
-            .collect();
         f.debug_struct("Limits")
-            .field("limits", &limits)
+            .field("limits", &self.0.settings.limits)
             .field("format", &self.0.settings.format)
             .finish_non_exhaustive()
     }

@@ -7,6 +7,7 @@ use tidegate_core::{CheckError, Cost, MaybeReady, Receipt, Store, Subject, Verdi
 
 use crate::framework::Framework;
 use crate::key::KeyBytes;
+use crate::limit_rule::LimitRule;
 use crate::limits::Limits;
 
 /// The verdict of a gate, and a receipt if the limits need one.
@@ -28,9 +29,16 @@ pub enum Lookup<'a, S: Store> {
 #[derive(Debug)]
 pub struct PreparedCheck<'a> {
     /// One key for each limit, in the same order.
-    pub(crate) keys: SmallVec<[KeyBytes; 1]>,
+    pub(crate) keys: SmallVec<[PreparedKey; 1]>,
     pub(crate) tier: Option<Cow<'a, str>>,
     pub(crate) tenant: Option<Cow<'a, str>>,
+}
+
+/// The key of one limit, the policy that applies, and the cost of the request there.
+#[derive(Debug)]
+pub(crate) struct PreparedKey {
+    pub(crate) bytes: KeyBytes,
+    pub(crate) choice: usize,
     pub(crate) cost: Cost,
 }
 
@@ -43,7 +51,6 @@ impl PreparedCheck<'_> {
             keys: self.keys,
             tier: owned(self.tier),
             tenant: owned(self.tenant),
-            cost: self.cost,
         }
     }
 
@@ -51,14 +58,17 @@ impl PreparedCheck<'_> {
         &'a self,
         limits: &'a Limits<F, S>,
     ) -> SmallVec<[Subject<'a>; 1]> {
-        let subject = |(policy, key): (&'a str, &'a KeyBytes)| Subject {
-            policy,
-            key,
-            tier: self.tier.as_deref(),
-            tenant: self.tenant.as_deref(),
-            cost: self.cost,
+        let subject = |(rule, key): (&'a LimitRule<F>, &'a PreparedKey)| {
+            let choice = rule.choices.get(key.choice)?;
+            Some(Subject {
+                policy: choice.policy.as_str(),
+                key: key.bytes[..].into(),
+                tier: self.tier.as_deref(),
+                tenant: self.tenant.as_deref(),
+                cost: key.cost,
+            })
         };
-        limits.policies().zip(&self.keys).map(subject).collect()
+        limits.rules().zip(&self.keys).filter_map(subject).collect()
     }
 
     /// Makes the check. In memory it is made before this returns.
@@ -83,6 +93,8 @@ impl<F: Framework, S: Store> Limits<F, S> {
         if self.wants_receipt() {
             let (verdict, receipt) = self.gate().admit(subjects).await?;
             Ok((verdict, Some(receipt)))
+        } else if self.reports_every_limit() {
+            Ok((self.gate().decide_with_limits(subjects).await?, None))
         } else {
             Ok((self.gate().decide(subjects).await?, None))
         }

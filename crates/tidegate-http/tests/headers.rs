@@ -332,7 +332,7 @@ fn an_overlong_queue_is_reported_by_its_policy() {
     let gate = Gate::memory(policy_set);
     let subjects = ["scarce", "queue"].map(|policy| Subject::new(policy, "k"));
     let ask = || gate.admit(&subjects).into_ready().unwrap().unwrap().0;
-    ask();
+    let _ = ask();
     let verdict = ask();
     let excess = Some(Duration::from_millis(1_500));
     for all in [false, true] {
@@ -509,10 +509,30 @@ impl tidegate_core::Store for FailingStore {
         &self,
         plan: &(),
         key: tidegate_core::Key<'_>,
-    ) -> Result<(), tidegate_core::StoreError> {
+    ) -> Result<bool, tidegate_core::StoreError> {
         self.check(plan, key, tidegate_core::Cost::ZERO)
             .await
-            .map(drop)
+            .map(|decision| decision.is_allowed())
+    }
+
+    async fn peek(
+        &self,
+        plan: &(),
+        key: tidegate_core::Key<'_>,
+        cost: tidegate_core::Cost,
+    ) -> Result<tidegate_core::Admission, tidegate_core::StoreError> {
+        let decision = self.check(plan, key, cost).await?;
+        Ok(tidegate_core::Admission::look(decision))
+    }
+
+    async fn charge(
+        &self,
+        plan: &(),
+        key: tidegate_core::Key<'_>,
+        cost: tidegate_core::Cost,
+    ) -> Result<tidegate_core::Charged, tidegate_core::StoreError> {
+        let decision = self.check(plan, key, cost).await?;
+        Ok(tidegate_core::Charged::whole(decision))
     }
 
     fn block_on<F: Future>(&self, future: F) -> Result<F::Output, tidegate_core::BlockingError> {

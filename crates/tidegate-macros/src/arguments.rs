@@ -8,7 +8,9 @@ use tidegate_core::{Name, Policy};
 
 /// The parsed and checked arguments of `#[rate_limit]`.
 pub(crate) struct RateLimitArguments {
-    pub(crate) policy: LitStr,
+    /// The policy, or `None` with a limiter.
+    pub(crate) policy: Option<LitStr>,
+    pub(crate) limiter: Option<Expr>,
     pub(crate) key: Option<Expr>,
     pub(crate) cost: Option<Expr>,
     pub(crate) tier: Option<Expr>,
@@ -23,11 +25,9 @@ const EXPECTED: &str =
 
 impl Parse for RateLimitArguments {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        if !input.peek(LitStr) {
-            return Err(input.error("expected a policy first, such as \"100/minute\""));
-        }
         let mut arguments = Self {
-            policy: policy(input)?,
+            policy: None,
+            limiter: None,
             key: None,
             cost: None,
             tier: None,
@@ -36,6 +36,11 @@ impl Parse for RateLimitArguments {
             denied: None,
             responds: false,
         };
+        if input.peek(LitStr) {
+            arguments.policy = Some(policy(input)?);
+        } else {
+            arguments.limiter = Some(limiter(input)?);
+        }
         let mut tier_span = None;
         while comma_and_more(input)? {
             let option: Ident = input
@@ -76,6 +81,13 @@ impl RateLimitArguments {
 
     /// Checks that `tier` and `tiers` are given together.
     fn check_tiers(&self, tier_span: Option<Span>, input: ParseStream<'_>) -> Result<()> {
+        if self.limiter.is_some() && (tier_span.is_some() || !self.tiers.is_empty()) {
+            let message = "tiers need a policy: expected no `limiter` beside them";
+            return Err(Error::new(
+                tier_span.unwrap_or_else(|| input.span()),
+                message,
+            ));
+        }
         match (tier_span, self.tiers.is_empty()) {
             (Some(span), true) => Err(Error::new(
                 span,
@@ -88,6 +100,18 @@ impl RateLimitArguments {
             _ => Ok(()),
         }
     }
+}
+
+/// Parses `limiter = …`, in place of a policy.
+fn limiter(input: ParseStream<'_>) -> Result<Expr> {
+    let expected = "expected a policy first, such as \"100/minute\", or limiter = …";
+    let option: Ident = input
+        .parse()
+        .map_err(|error| Error::new(error.span(), expected))?;
+    if option != "limiter" {
+        return Err(Error::new(option.span(), expected));
+    }
+    value(input)
 }
 
 /// Parses the comma before the next option. Returns `false` at the end.

@@ -2,7 +2,7 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use syn::{Error, ItemFn, Result, ReturnType, Type, parse2};
+use syn::{Error, ItemFn, LitStr, Result, ReturnType, Type, parse2};
 
 use crate::arguments::RateLimitArguments;
 
@@ -82,6 +82,7 @@ fn limited(arguments: &RateLimitArguments, mut function: ItemFn) -> TokenStream 
 fn check(arguments: &RateLimitArguments) -> TokenStream {
     let RateLimitArguments {
         policy,
+        limiter,
         key,
         cost,
         tier,
@@ -102,12 +103,21 @@ fn check(arguments: &RateLimitArguments) -> TokenStream {
     let key = key.as_ref().map(|key| quote! { .key(&(#key)) });
     let cost = cost.as_ref().map(|cost| quote! { .cost(#cost) });
     let tier = tier.as_ref().map(|tier| quote! { .tier(&(#tier)) });
+    let run = match limiter {
+        // A clone, because the expression may borrow from a temporary.
+        Some(limiter) => quote! {
+            let __tidegate_limiter = ::core::clone::Clone::clone(&(#limiter));
+            __tidegate_call.check_with(&__tidegate_limiter).await
+        },
+        None => quote! { __tidegate_call.check().await },
+    };
+    let policy = policy.as_ref().map_or_else(String::new, LitStr::value);
     // Temporaries of the expressions, such as a lock, are dropped before the store is asked.
     quote! {{
         static __TIDEGATE_LIMITED: ::tidegate::attribute::LimitedFunction =
             ::tidegate::attribute::LimitedFunction::new(#name, #policy, &[#((#tier_names, #tier_policies)),*]);
         let __tidegate_call = __TIDEGATE_LIMITED.call() #key #cost #tier;
-        __tidegate_call.check().await
+        #run
     }}
 }
 

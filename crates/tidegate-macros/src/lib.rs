@@ -28,8 +28,9 @@ use proc_macro::TokenStream;
 /// # Arguments
 ///
 /// - The policy comes first. An invalid policy is a compile error that points at the mistake.
-/// - `key = ...`: the key, any expression of the arguments that implements `Display`. Without it
-///   all calls share one limit.
+///   `limiter = ...` in its place uses a `Limiter` of the program, such as one with a manual clock.
+/// - `key = ...`: the key, any expression of the arguments that is a key: text, bytes, an integer,
+///   an address, or a tuple such as `(tenant, user)`. Without it all calls share one limit.
 /// - `cost = ...`: the cost of a call. The default is 1.
 /// - `tier = ...` and `tiers(name = "policy", ...)`: other policies for some keys. An unknown tier
 ///   uses the first policy.

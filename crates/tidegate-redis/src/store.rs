@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tidegate_core::{
-    Admission, BlockingError, Charged, Claims, Clock, Cost, Decision, Degraded, Key, Policy, Settlement, Store,
-    StoreError, StoreHealth, remote,
+    Admission, BlockingError, Charged, Claims, Clock, Cost, Decision, Degraded, Key, Policy,
+    Settlement, Store, StoreError, StoreHealth, remote,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;

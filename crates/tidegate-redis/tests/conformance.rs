@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tidegate_core::{
-    Algorithm, Cost, Decision, Limit, LimitFigures, Limiter, ManualClock, MemoryStore, Policy, Receipt, Store,
-    Timestamp,
+    Algorithm, Cost, Decision, Limit, LimitFigures, Limiter, ManualClock, MemoryStore, Policy,
+    Receipt, Store, Timestamp,
 };
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer};

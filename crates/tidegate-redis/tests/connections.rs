@@ -439,7 +439,10 @@ fn denials_are_cached_until_they_expire() {
             .unwrap()
             .is_allowed()
     );
-    let batch = limiter.check_many(&[("k", 1), ("new", 1)]).blocking().unwrap();
+    let batch = limiter
+        .check_many(&[("k", 1), ("new", 1)])
+        .blocking()
+        .unwrap();
     assert_eq!(
         (batch[0].is_allowed(), batch[1].is_allowed()),
         (false, true)

@@ -179,7 +179,14 @@ fn a_replica_replaces_a_killed_cluster_primary() {
     }
     let victim = cluster.owner(slot(&key(0)));
     cluster.nodes()[victim].kill();
-    assert!(limiter.check(&key(0)).blocking().unwrap().degraded().is_some());
+    assert!(
+        limiter
+            .check(&key(0))
+            .blocking()
+            .unwrap()
+            .degraded()
+            .is_some()
+    );
     let all_available = || {
         (0..KEYS).all(|number| {
             limiter

@@ -366,7 +366,10 @@ fn each_failure_policy_decides_while_redis_is_down() {
         local.refund("k", 1).blocking(),
         Err(CheckError::Store(_))
     ));
-    assert!(matches!(local.reset("k").blocking(), Err(CheckError::Store(_))));
+    assert!(matches!(
+        local.reset("k").blocking(),
+        Err(CheckError::Store(_))
+    ));
     assert!(local.check("k").blocking().unwrap().is_denied());
     for (limiter, expected) in [
         (&open, (20, 0, 0)),

@@ -158,7 +158,11 @@ fn assert_concurrent_requests_admit_the_limit(url: &str) {
     });
     assert_eq!(admitted.load(Ordering::Relaxed), 300);
     assert_eq!(
-        gate.check("user", "u").cost(0).blocking().unwrap().remaining(),
+        gate.check("user", "u")
+            .cost(0)
+            .blocking()
+            .unwrap()
+            .remaining(),
         Some(700)
     );
 }
@@ -354,7 +358,13 @@ fn c2_shared_tiers_share_the_deny_cache() {
         RedisStore::connect_blocking(&redis.url()).unwrap(),
         policies,
     );
-    assert!(gate.check("p", "k").cost(5).blocking().unwrap().is_allowed());
+    assert!(
+        gate.check("p", "k")
+            .cost(5)
+            .blocking()
+            .unwrap()
+            .is_allowed()
+    );
     assert!(gate.check("p", "k").blocking().unwrap().is_denied());
     let refund = gate.refund("p", "k", 2).tier("gold").blocking();
     assert_eq!(refund.unwrap().unwrap().remaining(), 4);

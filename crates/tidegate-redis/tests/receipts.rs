@@ -8,7 +8,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use common::TIMEOUT;
-use tidegate_core::{Cost, FailurePolicy, Gate, PolicySet, Receipt, Rules, Store, Subject, Verdict};
+use tidegate_core::{
+    Cost, FailurePolicy, Gate, PolicySet, Receipt, Rules, Store, Subject, Verdict,
+};
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer, wait_for};
 

@@ -38,7 +38,14 @@ fn a_denial_and_a_peek_write_nothing() {
         let before = changes(&server);
         assert!(limiter.check("k").blocking().unwrap().is_denied());
         assert!(limiter.check("k").cost(99).blocking().unwrap().is_denied());
-        assert!(limiter.check("new").cost(99).blocking().unwrap().is_denied());
+        assert!(
+            limiter
+                .check("new")
+                .cost(99)
+                .blocking()
+                .unwrap()
+                .is_denied()
+        );
         let _ = limiter.check("k").cost(0).blocking().unwrap();
         limiter
             .check_many(&[("k", 1), ("new", 0), ("k", 2)])

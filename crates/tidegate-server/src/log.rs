@@ -132,3 +132,14 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
         Ok(Logging { _writing: writing })
     }
 }
+
+/// Returns the start of a key and its length, for logs: enough to recognize it, not to use it.
+pub(crate) fn masked_key(key: &[u8]) -> String {
+    let text = String::from_utf8_lossy(key);
+    let shown: String = text
+        .chars()
+        .filter(|c| !c.is_control())
+        .take((text.chars().count() / 2).min(4))
+        .collect();
+    format!("{shown}*** ({} bytes)", key.len())
+}

@@ -25,12 +25,107 @@ pin_project! {
         Inner { #[pin] body: B },
         /// Settles when the body ends.
         Settling { #[pin] body: B, pending: Box<dyn SentBytes> },
-        Error { text: ErrorBody },
+        Error { #[pin] body: DenialBody },
     }
 }
 
-/// The body of a denial or an error, until it is sent.
-pub(crate) type ErrorBody = Option<Bytes>;
+/// The body of a response to a denied request: text, or a body of axum's.
+pub struct DenialBody(DenialBodyKind);
+
+enum DenialBodyKind {
+    /// `None` once it has been sent.
+    Text(Option<Bytes>),
+    #[cfg(feature = "axum")]
+    Axum(axum::body::Body),
+}
+
+impl DenialBody {
+    pub(crate) fn text(text: Bytes) -> Self {
+        Self(DenialBodyKind::Text(
+            Some(text).filter(|text| !text.is_empty()),
+        ))
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn axum(body: axum::body::Body) -> Self {
+        Self(DenialBodyKind::Axum(body))
+    }
+}
+
+impl http_body::Body for DenialBody {
+    type Data = Bytes;
+    type Error = BodyFailed;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFailed>>> {
+        match &mut self.0 {
+            DenialBodyKind::Text(text) => {
+                let _ = context;
+                Poll::Ready(text.take().map(|text| Ok(Frame::data(text))))
+            }
+            #[cfg(feature = "axum")]
+            DenialBodyKind::Axum(body) => {
+                let polled = Pin::new(body).poll_frame(context);
+                polled.map(|frame| frame.map(|frame| frame.map_err(|_| BodyFailed)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            DenialBodyKind::Text(text) => text.is_none(),
+            #[cfg(feature = "axum")]
+            DenialBodyKind::Axum(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            DenialBodyKind::Text(text) => {
+                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
+            }
+            #[cfg(feature = "axum")]
+            DenialBodyKind::Axum(body) => body.size_hint(),
+        }
+    }
+}
+
+impl std::fmt::Debug for DenialBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DenialBody").finish_non_exhaustive()
+    }
+}
+
+/// The error of a body that axum could not produce.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyFailed;
+
+impl std::fmt::Display for BodyFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the body of the response failed")
+    }
+}
+
+impl std::error::Error for BodyFailed {}
+
+/// The response to a denied request, from [`Limits::on_denied`](crate::Limits::on_denied).
+#[derive(Debug)]
+pub struct DenialResponse(pub(crate) http::Response<DenialBody>);
+
+impl From<http::Response<Bytes>> for DenialResponse {
+    fn from(response: http::Response<Bytes>) -> Self {
+        Self(response.map(DenialBody::text))
+    }
+}
+
+#[cfg(feature = "axum")]
+impl tidegate_http::FromAxum for DenialResponse {
+    fn from_axum(response: axum::response::Response) -> Self {
+        Self(response.map(DenialBody::axum))
+    }
+}
 
 /// Counts the bytes that were sent. Dropped when the body ends or the client disconnects.
 trait SentBytes: std::fmt::Debug + Send {
@@ -56,9 +151,9 @@ impl<B> ResponseBody<B> {
         }
     }
 
-    pub(crate) fn error(text: ErrorBody) -> Self {
+    pub(crate) fn error(body: DenialBody) -> Self {
         Self {
-            kind: Kind::Error { text },
+            kind: Kind::Error { body },
         }
     }
 }
@@ -80,8 +175,10 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for ResponseBody<B> {
                 }
                 polled
             }
-            KindProjection::Error { text } => {
-                Poll::Ready(text.take().map(|text| Ok(Frame::data(text))))
+            // A body that fails ends early: its error is not one of the service's.
+            KindProjection::Error { body } => {
+                let polled = body.poll_frame(context);
+                polled.map(|frame| frame.and_then(Result::ok).map(Ok))
             }
         }
     }
@@ -89,16 +186,14 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for ResponseBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body } | Kind::Settling { body, .. } => body.is_end_stream(),
-            Kind::Error { text } => text.is_none(),
+            Kind::Error { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } | Kind::Settling { body, .. } => body.size_hint(),
-            Kind::Error { text } => {
-                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
-            }
+            Kind::Error { body } => body.size_hint(),
         }
     }
 }

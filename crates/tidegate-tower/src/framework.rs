@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use bytes::Bytes;
 use http::request::Parts;
 use smallvec::SmallVec;
 use tidegate_http::Framework;
+
+use crate::body::DenialResponse;
 
 /// The framework of the `http` crate's requests and responses.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ pub struct PeerAddress(pub IpAddr);
 impl Framework for Tower {
     type Request = Parts;
     type ResponseHead = http::response::Parts;
-    type Response = http::Response<Bytes>;
+    type Response = DenialResponse;
 
     fn method(request: &Parts) -> &str {
         request.method.as_str()
@@ -60,6 +61,12 @@ impl Framework for Tower {
         #[cfg(feature = "axum")]
         if let Some(axum::extract::ConnectInfo(address)) =
             extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
+        {
+            return Some(address.ip());
+        }
+        #[cfg(feature = "axum")]
+        if let Some(axum::extract::connect_info::MockConnectInfo(address)) =
+            extensions.get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>()
         {
             return Some(address.ip());
         }

@@ -13,7 +13,7 @@ use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use crate::Limits;
-use crate::body::{ErrorBody, ResponseBody};
+use crate::body::{DenialBody, ResponseBody};
 use crate::request_kind::RequestKind;
 use crate::response::{self, add_rate_limit_headers};
 use crate::service::insert_charge;
@@ -39,7 +39,7 @@ pin_project! {
         S: Store,
     {
         // Rare states are boxed: the future is moved, and the common state stays small.
-        Rejected { response: Option<Box<Response<ErrorBody>>> },
+        Rejected { response: Option<Box<Response<DenialBody>>> },
         Checking { kind: RequestKind, result: CheckFuture<S>, call: Box<PendingCall<Inner, RequestBody, S>> },
         Delayed { sleep: Pin<Box<Sleep>>, admitted: Option<Admitted<S>>, call: Box<PendingCall<Inner, RequestBody, S>> },
         Calling { #[pin] future: Inner::Future, limits: Option<Limits<S>>, admitted: Option<Admitted<S>> },
@@ -60,7 +60,7 @@ where
     Inner: Service<Request<RequestBody>>,
     S: Store,
 {
-    pub(crate) fn rejected(response: Response<ErrorBody>) -> Self {
+    pub(crate) fn rejected(response: Response<DenialBody>) -> Self {
         Self {
             state: FutureState::Rejected {
                 response: Some(Box::new(response)),
@@ -178,7 +178,10 @@ where
         match self.limits.action(result) {
             Action::Fail(error) => rejected(response::error(kind, &error)),
             Action::Deny(verdict, excess) => {
-                rejected(response::denied(&self.limits, kind, &verdict, excess))
+                let (_, request) = self.call.take()?;
+                let (parts, _) = request.into_parts();
+                let denied = response::denied(&self.limits, kind, &parts, &verdict, excess);
+                rejected(denied)
             }
             Action::Proceed(admitted) => self.start(admitted),
             Action::Delay(delay, admitted) => {

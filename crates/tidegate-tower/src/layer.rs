@@ -1,10 +1,10 @@
 //! The tower layer.
 
 use tidegate_core::{MemoryStore, Policy, Store};
+use tidegate_http::KeyWithCost;
 use tower_layer::Layer;
 
-use crate::key::RequestKey;
-use crate::{Limits, RateLimitService};
+use crate::{Limits, RateLimitService, Tower};
 
 /// A tower layer that limits the requests of a service. Clones share their counters.
 ///
@@ -42,7 +42,7 @@ impl RateLimitLayer<MemoryStore> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn memory(policy: Policy, key: impl Into<RequestKey>) -> Self {
+    pub fn memory(policy: Policy, key: impl Into<KeyWithCost<Tower>>) -> Self {
         Self::new(Limits::memory(policy, key))
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! | Feature | Effect |
 //! |---|---|
-//! | `axum` | reads the peer's address from axum's `ConnectInfo` |
+//! | `axum` | reads the peer's address from axum's `ConnectInfo`; `on_denied` returns anything that is `IntoResponse` |
 //! | `tonic` | reads it from tonic's; a denied gRPC request gets RESOURCE_EXHAUSTED with RetryInfo |
 //! | `tonic-tls` | the same for tonic's server with TLS |
 //! | `tracing` | an event for every denial and every degraded decision |
@@ -30,14 +30,15 @@ mod request_kind;
 mod response;
 mod service;
 
-pub use body::ResponseBody;
+pub use body::{BodyFailed, DenialBody, DenialResponse, ResponseBody};
 pub use framework::{PeerAddress, Tower};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use response::denied_response;
 pub use service::RateLimitService;
 pub use tidegate_http::{
-    Charge, ClientAddress, Denial, HeaderFormat, InvalidNetwork, LimitsError, ResetFormat,
+    Charge, ClientAddress, Denial, Header, HeaderFormat, Headers, InvalidNetwork, KeyWithCost,
+    LimitsError, Merge, ResetFormat, add_headers, verdict_headers,
 };
 
 /// The limits of a service.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::request::Parts;
 use http::{Response, StatusCode};
 use tidegate_core::{Store, Verdict};
 use tidegate_http::{
@@ -12,7 +13,7 @@ use tidegate_http::{
 };
 
 use crate::Limits;
-use crate::body::ErrorBody;
+use crate::body::{DenialBody, DenialResponse};
 use crate::request_kind::RequestKind;
 
 /// Returns the response to a request that a gate denied by hand: 429 with problem+json, Retry-After
@@ -45,19 +46,19 @@ pub fn denied_response(verdict: &Verdict) -> Option<Response<Bytes>> {
 pub(crate) fn denied<S: Store>(
     limits: &Limits<S>,
     kind: RequestKind,
+    request: &Parts,
     verdict: &Verdict,
     excess: Option<Duration>,
-) -> Response<ErrorBody> {
+) -> Response<DenialBody> {
     let Some(denial) = limits.denial(verdict, excess) else {
-        return problem(429, String::new()).map(Some);
+        return problem(429, String::new()).map(DenialBody::text);
     };
-    let response = match (limits.custom_response(&denial), kind) {
-        (Some(response), _) => response,
+    let mut response = match (limits.custom_response(&denial, request), kind) {
+        (Some(DenialResponse(response)), _) => response,
         #[cfg(feature = "tonic")]
-        (None, RequestKind::Grpc) => crate::grpc::denied(&denial),
-        (None, _) => problem(denial.status(), denial.problem()),
+        (None, RequestKind::Grpc) => crate::grpc::denied(&denial).map(DenialBody::text),
+        (None, _) => problem(denial.status(), denial.problem()).map(DenialBody::text),
     };
-    let mut response = response.map(Some);
     // A gRPC denial has the HTTP status 200 and its own way to report the wait.
     if response.status() != StatusCode::OK || kind == RequestKind::Http {
         add_headers(response.headers_mut(), denial.headers());
@@ -67,13 +68,13 @@ pub(crate) fn denied<S: Store>(
 }
 
 /// Returns the response to a request that could not be checked.
-pub(crate) fn error(kind: RequestKind, error: &RequestError) -> Response<ErrorBody> {
+pub(crate) fn error(kind: RequestKind, error: &RequestError) -> Response<DenialBody> {
     let response = match kind {
         #[cfg(feature = "tonic")]
         RequestKind::Grpc => crate::grpc::error(error),
         _ => problem(error.status(), error.problem()),
     };
-    response.map(Some)
+    response.map(DenialBody::text)
 }
 
 fn problem(status: u16, text: String) -> Response<Bytes> {

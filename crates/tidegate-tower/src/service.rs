@@ -72,13 +72,18 @@ where
             }
             Err(error) => return ResponseFuture::rejected(response::error(kind, &error)),
         };
-        let mut request = Request::from_parts(parts, body);
+        let request = |parts| Request::from_parts(parts, body);
         match self.limits.action(result) {
             Action::Fail(error) => ResponseFuture::rejected(response::error(kind, &error)),
-            Action::Deny(verdict, excess) => {
-                ResponseFuture::rejected(response::denied(&self.limits, kind, &verdict, excess))
-            }
+            Action::Deny(verdict, excess) => ResponseFuture::rejected(response::denied(
+                &self.limits,
+                kind,
+                &parts,
+                &verdict,
+                excess,
+            )),
             Action::Proceed(admitted) => {
+                let mut request = request(parts);
                 insert_charge(&admitted, &mut request);
                 ResponseFuture::calling(self.limits.clone(), self.inner.call(request), admitted)
             }
@@ -87,7 +92,7 @@ where
                 delay,
                 admitted,
                 self.ready_inner(),
-                request,
+                request(parts),
             ),
         }
     }

@@ -196,11 +196,7 @@ async fn the_bytes_sent_can_settle_the_cost() {
         "012345"
     );
     assert_eq!(left(&limits), 97);
-    limits
-        .gate()
-        .reset("default", b"global", None)
-        .await
-        .unwrap();
+    limits.gate().reset("default", "global").await.unwrap();
     // The client disconnects after the first of two frames.
     let mut half = service.oneshot(request("/")).await.unwrap().into_body();
     half.frame().await.unwrap().unwrap();
@@ -256,11 +252,7 @@ async fn the_handler_can_settle_the_cost() {
     }
     // If the handler sets no charge, the estimate stays charged.
     assert_eq!(used, [20, 4, 500]);
-    limits
-        .gate()
-        .reset("default", b"global", None)
-        .await
-        .unwrap();
+    limits.gate().reset("default", "global").await.unwrap();
     // The charge set before the client disconnected is kept.
     poll_once_and_drop(service.oneshot(request("/gone")));
     assert_eq!(left(&limits), 997);

@@ -333,7 +333,8 @@ async fn header_formats_closures_and_cors_are_applied() {
         .headers(HeaderFormat::Envoy)
         .cors()
         .skip(|request| request.uri.path() == "/healthz")
-        .on_denied(|denial| {
+        .on_denied(|denial, request| {
+            assert_eq!(request.uri.path(), "/");
             let mut response = Response::new(Bytes::from(format!("{} says no", denial.policy())));
             *response.status_mut() = StatusCode::IM_A_TEAPOT;
             response

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate_core::{
-    Admission, BlockingError, Charged, Clock, Cost, Decision, Key, MemoryStore, Plan, Policy, Settlement, Store,
-    StoreError, StoreHealth, Timestamp,
+    Admission, BlockingError, Charged, Clock, Cost, Decision, Key, MemoryStore, Plan, Policy,
+    Settlement, Store, StoreError, StoreHealth, Timestamp,
 };
 #[cfg(feature = "redis")]
 use tidegate_redis::{RedisPlan, RedisStore};

@@ -7,8 +7,8 @@ use std::time::Duration;
 #[cfg(feature = "axum")]
 pub use axum_core::response::{IntoResponse, Response};
 use tidegate_core::{
-    CheckError, Cost, CostError, Gate, MemoryStore, Name, PolicyError, PolicySet, PolicySetError,
-    Rules, Subject, Verdict,
+    AsKey, CheckError, Cost, CostError, Gate, KeyBuf, Limiter, MemoryStore, Name, Policy,
+    PolicyError, PolicyLabel, PolicySet, PolicySetError, Rules, Store, Subject, Verdict,
 };
 use tidegate_http::Denial;
 
@@ -252,6 +252,7 @@ pub struct LimitedFunction {
     policy: &'static str,
     tiers: &'static [(&'static str, &'static str)],
     gate: OnceLock<(Name, Gate<AnyStore>)>,
+    label: OnceLock<Arc<PolicyLabel>>,
 }
 
 /// The error for arguments that the macro has already checked.
@@ -276,6 +277,7 @@ impl LimitedFunction {
             policy,
             tiers,
             gate: OnceLock::new(),
+            label: OnceLock::new(),
         }
     }
 
@@ -286,6 +288,19 @@ impl LimitedFunction {
             key: None,
             cost: Ok(Cost::ONE),
             tier: None,
+        }
+    }
+
+    /// Returns the label of the decisions of a program's limiter.
+    fn label(&self, policy: &Policy) -> Arc<PolicyLabel> {
+        let name = || name((self.path)());
+        let label = || Arc::new(PolicyLabel::new(name(), None, Some(policy.clone())));
+        let cached = self.label.get_or_init(label);
+        // Another limiter may be used in the next call.
+        if cached.policy() == Some(policy) {
+            Arc::clone(cached)
+        } else {
+            label()
         }
     }
 
@@ -349,15 +364,15 @@ fn digest(bytes: &[u8]) -> u64 {
 #[must_use]
 pub struct LimitedCall<'a> {
     function: &'a LimitedFunction,
-    key: Option<String>,
+    key: Option<KeyBuf<'static>>,
     cost: Result<Cost, CostError>,
     tier: Option<String>,
 }
 
 #[allow(missing_docs)] // For the macro.
 impl LimitedCall<'_> {
-    pub fn key(mut self, key: &impl Display) -> Self {
-        self.key = Some(key.to_string());
+    pub fn key<K: AsKey + ?Sized>(mut self, key: &K) -> Self {
+        self.key = Some(key.as_key().into_owned());
         self
     }
 
@@ -376,21 +391,37 @@ impl LimitedCall<'_> {
         let (name, gate) = self.function.gate();
         let failed = |error| Limited(LimitedCause::Failed(Arc::new(error)));
         let cost = self.cost.map_err(|error| failed(error.into()))?;
-        // All calls without a key, or with an empty one, share a key that no other call has.
-        let key = self
-            .key
-            .filter(|key| !key.is_empty())
-            .unwrap_or_else(|| "\0".to_owned());
         let subject = Subject {
             cost,
             tier: self.tier.as_deref(),
-            ..Subject::new(name.as_str(), &key)
+            ..Subject::new(name.as_str(), key_or_shared(self.key))
         };
-        match gate.decide(&[subject]).await {
-            Ok(verdict) if verdict.is_allowed() => Ok(verdict),
-            Ok(verdict) => Err(Limited(LimitedCause::Denied(verdict))),
-            Err(error) => Err(failed(error)),
-        }
+        allowed(gate.decide(&[subject]).await)
+    }
+
+    /// Checks with a limiter of the program instead of the function's own policy.
+    #[allow(clippy::missing_errors_doc)]
+    pub async fn check_with<S: Store>(self, limiter: &Limiter<S>) -> Result<Verdict, Limited> {
+        let failed = |error| Limited(LimitedCause::Failed(Arc::new(error)));
+        let cost = self.cost.map_err(|error| failed(error.into()))?;
+        let label = self.function.label(limiter.policy());
+        let checked = limiter.check(key_or_shared(self.key)).cost(cost).await;
+        allowed(checked.map(|decision| Verdict::from_decision(label, decision)))
+    }
+}
+
+/// Returns the key. All calls without a key, or with an empty one, share a key that no other call
+/// has.
+fn key_or_shared(key: Option<KeyBuf<'static>>) -> KeyBuf<'static> {
+    key.filter(|key| !key.as_bytes().is_empty())
+        .unwrap_or_else(|| KeyBuf::from("\0"))
+}
+
+fn allowed(checked: Result<Verdict, CheckError>) -> Result<Verdict, Limited> {
+    match checked {
+        Ok(verdict) if verdict.is_allowed() => Ok(verdict),
+        Ok(verdict) => Err(Limited(LimitedCause::Denied(verdict))),
+        Err(error) => Err(Limited(LimitedCause::Failed(Arc::new(error)))),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::io::{BufRead, BufReader, Cursor, IsTerminal, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -26,13 +28,12 @@ pub(super) struct Input {
 
 impl Input {
     /// Opens a file, or standard input for `-`.
-    pub(super) fn open(path: &str) -> anyhow::Result<Self> {
+    ///
+    /// Reading standard input ends when `is_interrupted` is set, even while no line arrives.
+    pub(super) fn open(path: &str, is_interrupted: &Arc<AtomicBool>) -> anyhow::Result<Self> {
         let (name, reader, length): (_, Box<dyn Read>, _) = if path == "-" {
-            (
-                "standard input".to_owned(),
-                Box::new(std::io::stdin()),
-                None,
-            )
+            let reader = InterruptibleReader::new(std::io::stdin(), Arc::clone(is_interrupted));
+            ("standard input".to_owned(), Box::new(reader), None)
         } else {
             let file = File::open(path).with_context(|| format!("--trace {path}"))?;
             let metadata = file.metadata().with_context(|| format!("--trace {path}"))?;
@@ -89,6 +90,67 @@ impl Input {
             }
             if !self.line.trim_ascii().is_empty() {
                 return Ok(Some((self.line.trim_ascii(), position)));
+            }
+        }
+    }
+}
+
+/// The number of chunks that are read ahead.
+const CHUNKS_AHEAD: usize = 4;
+/// The time between looks at the interruption.
+const POLL: Duration = Duration::from_millis(50);
+
+/// A reader on a thread of its own, so that a read that blocks can be abandoned.
+struct InterruptibleReader {
+    chunks: mpsc::Receiver<std::io::Result<Vec<u8>>>,
+    chunk: Cursor<Vec<u8>>,
+    is_interrupted: Arc<AtomicBool>,
+}
+
+impl InterruptibleReader {
+    fn new(mut input: impl Read + Send + 'static, is_interrupted: Arc<AtomicBool>) -> Self {
+        let (send, chunks) = mpsc::sync_channel(CHUNKS_AHEAD);
+        // It ends with the process, or when the receiver is gone.
+        std::thread::spawn(move || {
+            loop {
+                let mut chunk = vec![0; 1 << 16];
+                let read = input.read(&mut chunk);
+                let is_last = matches!(read, Ok(0) | Err(_));
+                let sent = send.send(read.map(|read| {
+                    chunk.truncate(read);
+                    chunk
+                }));
+                if is_last || sent.is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            chunks,
+            chunk: Cursor::default(),
+            is_interrupted,
+        }
+    }
+}
+
+impl Read for InterruptibleReader {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            let read = self.chunk.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            match self.chunks.recv_timeout(POLL) {
+                Ok(chunk) => self.chunk = Cursor::new(chunk?),
+                Err(mpsc::RecvTimeoutError::Timeout)
+                    if !self.is_interrupted.load(Ordering::Relaxed) =>
+                {
+                    continue;
+                }
+                Err(_) => return Ok(0),
+            }
+            if self.chunk.get_ref().is_empty() {
+                return Ok(0);
             }
         }
     }

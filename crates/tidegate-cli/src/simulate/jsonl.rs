@@ -26,6 +26,8 @@ struct JsonStep<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     refund: Option<JsonCost>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    charge: Option<JsonCost>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     receipt: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     settle: Option<&'a str>,
@@ -43,26 +45,27 @@ impl<W: Write> JsonLines<W> {
 
 impl<W: Write> Sink for JsonLines<W> {
     fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
-        let (cost, refund, receipt, settle) = match &step.action {
-            StepAction::Check(cost) => (Some(JsonCost(*cost)), None, None, None),
-            StepAction::Refund(cost) => (None, Some(JsonCost(*cost)), None, None),
-            StepAction::Admit(cost, receipt) => {
-                (Some(JsonCost(*cost)), None, Some(&**receipt), None)
-            }
-            StepAction::Settle(receipt, cost) => {
-                (Some(JsonCost(*cost)), None, None, Some(&**receipt))
-            }
-        };
-        let decision = DecisionJson::from(decision);
-        let line = JsonStep {
+        let mut line = JsonStep {
             at_us: step.at_us,
             key: &step.key,
-            cost,
-            refund,
-            receipt,
-            settle,
-            decision,
+            cost: None,
+            refund: None,
+            charge: None,
+            receipt: None,
+            settle: None,
+            decision: DecisionJson::from(decision),
         };
+        match &step.action {
+            StepAction::Check(cost) => line.cost = Some(JsonCost(*cost)),
+            StepAction::Refund(cost) => line.refund = Some(JsonCost(*cost)),
+            StepAction::Charge(cost) => line.charge = Some(JsonCost(*cost)),
+            StepAction::Admit(cost, receipt) => {
+                (line.cost, line.receipt) = (Some(JsonCost(*cost)), Some(&**receipt));
+            }
+            StepAction::Settle(receipt, cost) => {
+                (line.cost, line.settle) = (Some(JsonCost(*cost)), Some(&**receipt));
+            }
+        }
         serde_json::to_writer(&mut self.writer, &line)
             .map_err(std::io::Error::from)
             .context("standard output")?;

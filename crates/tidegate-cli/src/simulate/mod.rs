@@ -28,17 +28,18 @@ use trace::{Step, StepAction};
 ///   {"at_us": 1700000000000000, "key": "user:42", "cost": 1}
 ///
 /// at_us is the time in microseconds since 1970, and may step back. cost is optional, a number with
-/// at most three decimals. "refund": 1 instead of it gives back. "receipt": "r1" beside the cost
-/// requests a receipt. A later line with the same key settles it, once, at the actual cost:
+/// at most three decimals. "refund": 1 instead of it gives back; "charge": 1.5 takes whatever the
+/// limit says. "receipt": "r1" beside the cost requests a receipt. A later line with the same key
+/// settles it, once, at the actual cost:
 ///
 ///   {"at_us": 1700000000500000, "key": "user:42", "settle": "r1", "cost": 0.5}
 ///
 /// A simulation limits no real client and leaves nothing behind. The same trace and policy give the
-/// same decisions every time.
+/// same decisions every time. Ctrl-C ends it with the summary of the steps so far.
 ///
 /// A policy is one or more limits, all or nothing:
 ///
-///   [ALGORITHM] COUNT/[COUNT] UNIT [burst=COUNT] [anchor=clock|first_hit]
+///   [ALGORITHM] COUNT/[COUNT] UNIT [burst=COUNT] [anchor=clock|first_hit] [debt=COUNT]
 ///
 /// The algorithms are token_bucket (the default), gcra, leaky_bucket, fixed_window,
 /// sliding_window_log and sliding_window_counter. The units are ms, second, minute, hour, day,
@@ -82,7 +83,7 @@ enum SimulateOutput {
 pub(crate) fn run(options: &SimulateOptions) -> anyhow::Result<()> {
     let policy: Policy = options.policy.parse().context("--policy")?;
     let mut simulation = Simulation::new(policy, &options.store)?;
-    let input = Input::open(&options.trace)?;
+    let input = Input::open(&options.trace, &simulation.is_interrupted)?;
     let stdout = std::io::stdout();
     let default = if stdout.is_terminal() {
         SimulateOutput::Table
@@ -111,7 +112,12 @@ pub(crate) fn run(options: &SimulateOptions) -> anyhow::Result<()> {
 const KEEP: Duration = Duration::from_secs(86_400);
 
 /// The exit code after Ctrl-C, as shells expect it.
-const INTERRUPTED: i32 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The error of a simulation that Ctrl-C ended.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
 
 /// The timeout of one step.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -156,17 +162,14 @@ impl Simulation {
             .default_timeout(TIMEOUT);
         let limiter = url.limiter_blocking(policy).context("--store")?;
         let is_interrupted = Arc::new(AtomicBool::new(false));
-        if !is_memory {
-            let interrupted = Arc::clone(&is_interrupted);
-            let handler = move || {
-                // The second Ctrl-C ends at once: the program may be waiting for input. The keys
-                // expire by themselves.
-                if interrupted.swap(true, Ordering::Relaxed) {
-                    std::process::exit(INTERRUPTED);
-                }
-            };
-            ctrlc::set_handler(handler).context("Ctrl-C")?;
-        }
+        let interrupted = Arc::clone(&is_interrupted);
+        let handler = move || {
+            // The second Ctrl-C ends at once. Keys on Redis expire by themselves.
+            if interrupted.swap(true, Ordering::Relaxed) {
+                std::process::exit(INTERRUPTED.into());
+            }
+        };
+        ctrlc::set_handler(handler).context("Ctrl-C")?;
         Ok(Self {
             limiter,
             clock,
@@ -190,9 +193,12 @@ impl Simulation {
                 sink.flush()?;
             }
             if self.is_interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
+                return Err(Interrupted.into());
             }
             let Some((line, position)) = input.next_line()? else {
+                if self.is_interrupted.load(Ordering::Relaxed) {
+                    return Err(Interrupted.into());
+                }
                 return Ok(());
             };
             let step = Step::read(line).with_context(|| position.to_string())?;
@@ -210,7 +216,14 @@ impl Simulation {
         }
         let decision = match &step.action {
             StepAction::Check(cost) => self.limiter.check(&*step.key).cost(*cost).blocking()?,
-            StepAction::Refund(cost) => self.limiter.refund(&*step.key, *cost).blocking()?,
+            StepAction::Refund(cost) => {
+                let refund = self.limiter.refund(&*step.key, *cost);
+                refund.blocking()?.into()
+            }
+            StepAction::Charge(cost) => {
+                let charge = self.limiter.charge(&*step.key, *cost);
+                charge.blocking()?.into()
+            }
             StepAction::Admit(cost, name) => {
                 let (decision, receipt) = self
                     .limiter

@@ -29,6 +29,7 @@ pub(super) struct Summary {
     top: usize,
     total: KeyCounts,
     refunds: u64,
+    charges: u64,
     /// The earliest and the latest time. A clock may step back.
     span_us: Option<(u64, u64)>,
     keys: HashMap<String, KeyCounts>,
@@ -43,6 +44,7 @@ impl Summary {
             top,
             total: KeyCounts::default(),
             refunds: 0,
+            charges: 0,
             span_us: None,
             keys: HashMap::new(),
             keys_dropped: 0,
@@ -96,10 +98,12 @@ impl Summary {
             plural(requests, "request"),
             short(Duration::from_micros(last - first))
         )?;
-        match self.refunds {
-            0 => writeln!(text)?,
-            refunds => writeln!(text, ", {}", plural(refunds, "refund"))?,
+        for (count, name) in [(self.refunds, "refund"), (self.charges, "charge")] {
+            if count > 0 {
+                write!(text, ", {}", plural(count, name))?;
+            }
         }
+        writeln!(text)?;
         match self.keys_dropped {
             0 => writeln!(text, "keys      {}", self.keys.len())?,
             _ => writeln!(text, "keys      more than {}", self.keys.len())?,
@@ -182,11 +186,11 @@ impl Sink for Summary {
     fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
         let (first, last) = self.span_us.unwrap_or((step.at_us, step.at_us));
         self.span_us = Some((first.min(step.at_us), last.max(step.at_us)));
-        let is_refund = matches!(step.action, StepAction::Refund(_) | StepAction::Settle(..));
-        if is_refund {
-            self.refunds += 1;
-        } else {
-            self.total.add(decision);
+        let is_request = matches!(step.action, StepAction::Check(_) | StepAction::Admit(..));
+        match step.action {
+            StepAction::Charge(_) => self.charges += 1,
+            _ if is_request => self.total.add(decision),
+            _ => self.refunds += 1,
         }
         let counts = match self.keys.get_mut(&*step.key) {
             Some(counts) => counts,
@@ -195,7 +199,7 @@ impl Sink for Summary {
                 self.keys.entry(step.key.clone().into_owned()).or_default()
             }
         };
-        if !is_refund {
+        if is_request {
             counts.add(decision);
         }
         Ok(())

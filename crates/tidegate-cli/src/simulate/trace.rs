@@ -21,6 +21,7 @@ pub(super) struct Step<'a> {
 pub(super) enum StepAction<'a> {
     Check(Cost),
     Refund(Cost),
+    Charge(Cost),
     /// A check that requests a receipt with this name.
     Admit(Cost, Cow<'a, str>),
     /// Settles the receipt with this name at the actual cost.
@@ -41,6 +42,8 @@ struct TraceLine<'a> {
     cost: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     refund: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    charge: Option<&'a RawValue>,
     #[serde(borrow)]
     receipt: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -87,6 +90,21 @@ impl<'a> Step<'a> {
                 .with_context(|| format!("{name} {}", shown(text)))
         };
         let cost = line.cost.map(|text| number("cost", text)).transpose()?;
+        if let Some(charge) = line.charge {
+            if cost.is_some()
+                || line.refund.is_some()
+                || line.receipt.is_some()
+                || line.settle.is_some()
+            {
+                bail!("charge with cost, refund, receipt or settle: expected it alone");
+            }
+            return Ok(Self {
+                at_us: line.at_us,
+                at,
+                key: line.key,
+                action: StepAction::Charge(number("charge", charge)?),
+            });
+        }
         let action = match (line.refund, line.receipt, line.settle) {
             (None, None, None) => StepAction::Check(cost.unwrap_or(Cost::ONE)),
             (None, Some(receipt), None) => StepAction::Admit(cost.unwrap_or(Cost::ONE), receipt),
@@ -150,6 +168,10 @@ mod tests {
                 StepAction::Refund(cost("0.001")),
             ),
             (
+                r#"{"at_us":5,"key":"a","charge":1.5}"#,
+                StepAction::Charge(cost("1.5")),
+            ),
+            (
                 r#"{"at_us":5,"key":"a","cost":1,"allowed":true,"retry_after_us":null}"#,
                 StepAction::Check(Cost::ONE),
             ),
@@ -188,6 +210,14 @@ mod tests {
                 "duplicate field",
             ),
             (r#"{"at_us":5,"key":"a","cost":1,"refund":1}"#, "both"),
+            (
+                r#"{"at_us":5,"key":"a","cost":1,"charge":1}"#,
+                "expected it alone",
+            ),
+            (
+                r#"{"at_us":5,"key":"a","charge":1,"refund":1}"#,
+                "expected it alone",
+            ),
             (r#"{"at_us":5,"key":"a"} x"#, "trailing"),
         ];
         for (line, expected) in cases {
@@ -212,6 +242,8 @@ mod tests {
                 format!("{:#}", read(&line).unwrap_err()).contains("the cost"),
                 "{cost}"
             );
+            let line = format!(r#"{{"at_us":5,"key":"a","charge":{cost}}}"#);
+            assert!(read(&line).is_err(), "{cost}");
         }
         assert!(Step::read(b"{\"at_us\":5,\"key\":\"\xff\"}").is_err());
     }

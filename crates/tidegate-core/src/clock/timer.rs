@@ -109,7 +109,8 @@ impl Future for SystemSleep {
         sleepers
             .by_end
             .insert((self.end, number), context.waker().clone());
-        let is_first = sleepers.by_end.first_key_value().map(|(key, _)| *key) == Some((self.end, number));
+        let is_first =
+            sleepers.by_end.first_key_value().map(|(key, _)| *key) == Some((self.end, number));
         drop(sleepers);
         if is_first {
             TIMER.changed.notify_one();

@@ -45,14 +45,19 @@ impl ActualCosts {
     /// # Errors
     ///
     /// Returns an error if the cost is invalid.
-    pub fn policy<C>(mut self, policy: &str, cost: C) -> Result<Self, CostError>
+    pub fn policy<C>(self, policy: &str, cost: C) -> Result<Self, CostError>
     where
         C: TryInto<Cost, Error: Into<CostError>>,
     {
-        let cost = cost.try_into().map_err(Into::into)?;
+        Ok(self.with_policy(policy, cost.try_into().map_err(Into::into)?))
+    }
+
+    /// Sets the cost of one policy, which is valid.
+    #[must_use]
+    pub fn with_policy(mut self, policy: &str, cost: Cost) -> Self {
         self.by_policy.retain(|(name, _)| **name != *policy);
         self.by_policy.push((policy.into(), cost));
-        Ok(self)
+        self
     }
 
     /// Returns the cost of a policy, or `None` to keep what was taken.

@@ -238,6 +238,14 @@ impl<S: Store> NamedPolicy<S> {
         }
     }
 
+    /// Fails if the policy rejects the tier.
+    pub(super) fn ensure_tier(&self, tier: Option<&str>) -> Result<(), CheckError> {
+        match tier.filter(|tier| !tier.is_empty() && self.rejects_unknown_tiers) {
+            Some(tier) if !self.tiers.contains_key(tier) => self.unknown_tier(tier).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Counts an unknown tier. It uses the default limits, unless the policy rejects it.
     #[cold]
     fn unknown_tier(&self, tier: &str) -> Result<(&Arc<Rule<S>>, bool), CheckError> {

@@ -20,9 +20,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+pub use actual_costs::ActualCosts;
 use compiled::CompiledPolicies;
 pub use counters::PolicyCounters;
-pub use actual_costs::ActualCosts;
 pub use receipt::Receipt;
 pub(crate) use receipt::{ReceiptEntry, Undelivered};
 pub use request::{
@@ -301,6 +301,17 @@ impl<S: Store> Gate<S> {
     /// ```
     pub fn ensure_policy(&self, policy: &str) -> Result<(), CheckError> {
         self.shared.policies.load().policy(policy).map(drop)
+    }
+
+    /// Checks that a policy exists and accepts a tier.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it does not.
+    #[doc(hidden)] // For Tidegate's own servers.
+    pub fn ensure_tier(&self, policy: &str, tier: Option<&str>) -> Result<(), CheckError> {
+        let policies = self.shared.policies.load();
+        policies.policy(policy)?.ensure_tier(tier)
     }
 
     /// Returns the current policies.

@@ -265,6 +265,15 @@ impl Verdict {
         }
     }
 
+    /// Adds the figures of every limit to a verdict of [`from_decision`](Self::from_decision).
+    #[doc(hidden)] // For Tidegate's own servers.
+    pub fn with_limits(mut self, limits: Vec<LimitFigures>) -> Self {
+        if let Some(decision) = self.decisions.first_mut() {
+            decision.limits = limits;
+        }
+        self
+    }
+
     /// Returns the decision of each policy, in the order of the request.
     ///
     /// # Examples

@@ -91,9 +91,9 @@ impl<S: Store> LimiterBuilder<S> {
             .map_or_else(|| Arc::from(""), |name| name.shared());
         let (store, settings) = (Arc::new(self.store), self.settings);
         let counters = Arc::new(AtomicCounters::default());
-        let guard = store.is_remote().then(|| {
-            RemoteGuard::new(settings, &self.policy, &namespace, Arc::clone(&counters))
-        });
+        let guard = store
+            .is_remote()
+            .then(|| RemoteGuard::new(settings, &self.policy, &namespace, Arc::clone(&counters)));
         Limiter::guarded(store, self.policy, namespace, guard, Some(counters))
     }
 }

@@ -109,7 +109,10 @@ where
             });
             shared.store.check_many(&shared.plan, requests, decisions);
         }
-        let costs = self.requests.iter().filter_map(|one| Some(keyed(one).ok()?.1));
+        let costs = self
+            .requests
+            .iter()
+            .filter_map(|one| Some(keyed(one).ok()?.1));
         shared.count_many(decisions.get(first..).unwrap_or_default(), costs);
         Ok(())
     }

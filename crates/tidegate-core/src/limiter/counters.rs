@@ -120,7 +120,11 @@ impl AtomicCounters {
             }
             self.degraded(decision);
         }
-        for (event, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+        for (event, count) in counts
+            .into_iter()
+            .enumerate()
+            .filter(|(_, count)| *count > 0)
+        {
             self.0.add(event, count);
         }
     }

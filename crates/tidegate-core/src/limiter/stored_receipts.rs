@@ -47,7 +47,10 @@ impl<S: Store> Limiter<S> {
         if admission.claims.is_empty() || cost == Cost::ZERO || decision.degraded().is_some() {
             return Ok((admission, false));
         }
-        let (shared, receipt) = (&*self.shared, encode(&self.shared.policy, cost, &admission.claims));
+        let (shared, receipt) = (
+            &*self.shared,
+            encode(&self.shared.policy, cost, &admission.claims),
+        );
         // Once everything is free again there is nothing to give back.
         let keep_for = decision.reset_after().max(MIN_KEPT);
         let kept = shared
@@ -167,7 +170,9 @@ impl<S: Store> Limiter<S> {
         id: &str,
         actual: Cost,
     ) -> Result<Option<Charged>, CheckError> {
-        let settled = self.settle_stored_receipt(Key::new(key)?, id, actual).await?;
+        let settled = self
+            .settle_stored_receipt(Key::new(key)?, id, actual)
+            .await?;
         Ok(settled.map(|(charged, _)| charged))
     }
 }

@@ -219,9 +219,7 @@ impl MemoryStore {
             if !is_denied {
                 let admitted = AdmissionCell::default();
                 let decision = run(request, LockedOperation::Take(&admitted));
-                *admission = admitted
-                    .take()
-                    .unwrap_or_else(|| Admission::look(decision));
+                *admission = admitted.take().unwrap_or_else(|| Admission::look(decision));
             } else if admission.decision.is_allowed() {
                 admission.decision = run(request, LockedOperation::Look);
             }

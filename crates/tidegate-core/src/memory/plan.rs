@@ -4,9 +4,7 @@ use std::fmt;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::packed::LARGEST_PACKED_COUNT;
-use crate::algorithm::{
-    Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole,
-};
+use crate::algorithm::{Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole};
 use crate::key::Key;
 use crate::policy::Policy;
 

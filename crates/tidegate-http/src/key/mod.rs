@@ -11,10 +11,12 @@ mod stored;
 mod template;
 mod write;
 
+pub(crate) use write::Presence;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-pub use stored::{of_address, of_api_key, of_header, of_path};
+pub use stored::{of_address, of_api_key, of_both, of_fn, of_global, of_header, of_path};
 use template::Template;
 
 use crate::client_address::ClientAddress;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::write::{DIGEST_LENGTH, without_scheme, write_address};
+use super::write::{DIGEST_LENGTH, GLOBAL, without_scheme, write_address, write_closure};
 use super::{KeyBytes, header_name, template};
 use crate::client_address::ClientAddress;
 
@@ -63,4 +63,51 @@ pub fn of_address(client: &ClientAddress, address: IpAddr) -> String {
     let mut key = KeyBytes::new();
     write_address(client, client.truncated(address), &mut key);
     String::from_utf8_lossy(&key).into_owned()
+}
+
+/// Returns the stored key of [`global`](super::global), for exceptions and for checks by hand.
+///
+/// # Examples
+///
+/// ```
+/// assert_eq!(tidegate::tower::key::of_global(), "global");
+/// ```
+#[must_use]
+pub fn of_global() -> String {
+    GLOBAL.to_owned()
+}
+
+/// Returns the stored key of a closure ([`from_fn`](super::from_fn)) or an extension, for exceptions
+/// and for checks by hand. `None` is the key of requests for which the closure returns `None`.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::key::of_fn;
+///
+/// assert_eq!(of_fn(Some("user:42")), "user:42");
+/// // A value that looks like a key of another kind is marked.
+/// assert_eq!(of_fn(Some("ip:192.0.2.7")), "fn:ip:192.0.2.7");
+/// ```
+#[must_use]
+pub fn of_fn(value: Option<&str>) -> String {
+    let mut key = KeyBytes::new();
+    write_closure(value.map(str::to_owned), &mut key);
+    String::from_utf8_lossy(&key).into_owned()
+}
+
+/// Returns the stored key of two keys ([`RequestKey::and`](super::RequestKey::and)), for exceptions
+/// and for checks by hand.
+///
+/// # Examples
+///
+/// ```
+/// use tidegate::tower::key::{of_both, of_header, of_path};
+///
+/// let key = of_both(&of_header("x-user", "42"), &of_path("/files/{id}", "id", "7"));
+/// assert_eq!(key, "16:header:x-user:42path:/files/{id}:id:7");
+/// ```
+#[must_use]
+pub fn of_both(first: &str, second: &str) -> String {
+    format!("{}:{first}{second}", first.len())
 }

@@ -18,6 +18,9 @@ pub(crate) enum Presence {
     Missing,
 }
 
+/// The key of all requests. A limiter without keys has the same.
+pub(super) const GLOBAL: &str = "global";
+
 /// The hexadecimal digits of a secret's digest that are stored: 192 bits, which cannot be forged.
 pub(super) const DIGEST_LENGTH: usize = 48;
 
@@ -33,7 +36,7 @@ impl<F: Framework> RequestKey<F> {
         key: &mut KeyBytes,
     ) -> Result<Presence, RequestError> {
         match &self.0 {
-            KeySource::Global => Ok(push_value(key, Some(b"global"))),
+            KeySource::Global => Ok(push_value(key, Some(GLOBAL.as_bytes()))),
             KeySource::Address(client) => {
                 let address = client.of::<F>(request).ok_or(RequestError::NoPeer)?;
                 write_address(client, address, key);
@@ -70,7 +73,7 @@ fn write_path(template: &Template, path: &str, key: &mut KeyBytes) -> Presence {
     push_value(key, value.as_deref())
 }
 
-fn write_closure(value: Option<String>, key: &mut KeyBytes) -> Presence {
+pub(super) fn write_closure(value: Option<String>, key: &mut KeyBytes) -> Presence {
     let value = value.filter(|value| !value.is_empty());
     if value.as_deref().is_none_or(is_ambiguous) {
         key.extend_from_slice(b"fn:");
@@ -169,7 +172,7 @@ fn is_ambiguous(value: &str) -> bool {
     let rest = value.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_pair = rest.len() < value.len() && rest.starts_with(':');
     let kinds = ["ip:", "header:", "key:", "path:", "fn:"];
-    is_pair || value == "global" || kinds.iter().any(|kind| value.starts_with(kind))
+    is_pair || value == GLOBAL || kinds.iter().any(|kind| value.starts_with(kind))
 }
 
 /// Returns the value of a header that occurs exactly once.

@@ -1,12 +1,14 @@
-//! The operations: check, batch, peek, settle, refund and reset.
+//! The operations: check, batch, peek, settle, charge, refund and reset.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde::Serialize;
+use tidegate::request::{GateRequest, GateRequestKind};
 use tidegate::store::Store;
-use tidegate::{AnyStore, CheckError, Cost, Gate, Subject, Verdict};
+use tidegate::{AnyStore, CheckError, Cost, Decision, Gate, Limiter, Subject, Usage, Verdict};
 use tidegate_core::encoded_key;
 use tokio::sync::SemaphorePermit;
 
@@ -17,6 +19,7 @@ use super::request::{BatchRequest, CheckRequest, CheckTarget, CostRule, SettleRe
 use super::response::{CheckResponse, from_verdict, json};
 use super::response_body::check_room_for_batch;
 use crate::inline::Inline;
+use crate::log::masked_key;
 use crate::net::Timeouts;
 use crate::server::{ActiveConfig, Server};
 
@@ -45,36 +48,115 @@ struct CheckVerdict {
     is_inline: bool,
 }
 
-/// `POST /v1/check`, and `POST /v1/peek`, which takes nothing.
+/// `POST /v1/check`.
 pub(super) async fn check(
     caller: Caller<'_>,
     request: &CheckRequest<'_>,
-    cost: CostRule,
     denied: StatusCode,
 ) -> Result<Response, Problem> {
-    let target = request.target(cost)?;
+    let target = request.target(CostRule::Optional)?;
     if request.receipt {
-        return check_with_receipt(caller, &target, cost, denied).await;
+        return check_with_receipt(caller, &target, request.details, denied).await;
     }
-    let checked = decide(caller, &target).await?;
-    let body = match cost {
-        CostRule::Allowed => CheckResponse::new(&checked.verdict, checked.is_inline),
-        CostRule::Forbidden => CheckResponse::from_look(&checked.verdict, checked.is_inline),
+    let checked = decide(caller, &target, request.details).await?;
+    Ok(checked.response(caller, request.details, denied))
+}
+
+/// `POST /v1/peek`: the decision that a check would get. It takes nothing.
+pub(super) async fn peek(
+    caller: Caller<'_>,
+    request: &CheckRequest<'_>,
+) -> Result<Response, Problem> {
+    let target = request.target(CostRule::Optional)?;
+    request.no_receipt()?;
+    let _permit = caller.permit().await;
+    let gate = &caller.active.gate;
+    let verdict = match Operand::new(gate, &target)? {
+        Operand::Named(subject) => {
+            let peek = gate.peek(subject.policy, subject.key.borrowed());
+            of_subject(peek, subject).await.map_err(problem)?
+        }
+        Operand::Inline { inline, key, cost } => {
+            let peek = inline.limiter.peek(&key[..]).cost(cost).with_limits();
+            let (decision, limits) = peek.await.map_err(problem)?;
+            Verdict::from_decision(inline.label, decision).with_limits(limits)
+        }
     };
-    Ok(from_verdict(caller.active, &checked.verdict, &body, denied))
+    let checked = CheckVerdict {
+        verdict,
+        is_inline: target.policy().is_none(),
+    };
+    Ok(checked.response(caller, request.details, StatusCode::OK))
+}
+
+impl CheckVerdict {
+    fn body(&self, has_details: bool) -> CheckResponse<'_> {
+        let body = CheckResponse::new(&self.verdict, self.is_inline);
+        if has_details {
+            body.with_details(&self.verdict, self.is_inline)
+        } else {
+            body
+        }
+    }
+
+    fn response(&self, caller: Caller<'_>, has_details: bool, denied: StatusCode) -> Response {
+        let body = self.body(has_details);
+        from_verdict(caller.active, &self.verdict, &body, denied)
+    }
+}
+
+/// A target that is ready to run: limits that came with the request are compiled, and their key is
+/// encoded.
+enum Operand<'a> {
+    Named(&'a Subject<'a>),
+    Inline {
+        inline: Inline,
+        key: Cow<'a, [u8]>,
+        cost: Cost,
+    },
+}
+
+impl<'a> Operand<'a> {
+    fn new(gate: &Gate<AnyStore>, target: &'a CheckTarget<'_>) -> Result<Self, Problem> {
+        Ok(match target {
+            CheckTarget::Named(subject) => Self::Named(subject),
+            CheckTarget::Inline {
+                limits,
+                key,
+                tenant,
+                cost,
+            } => Self::Inline {
+                inline: inline(gate, limits)?,
+                key: encoded_key(*tenant, key).map_err(|error| Problem::bad(error.to_string()))?,
+                cost: *cost,
+            },
+        })
+    }
+}
+
+/// Sets the cost, tier and tenant of a request to the gate.
+fn of_subject<'a, K: GateRequestKind>(
+    mut request: GateRequest<'a, AnyStore, K>,
+    subject: &'a Subject<'_>,
+) -> GateRequest<'a, AnyStore, K> {
+    request = request.cost(subject.cost);
+    if let Some(tier) = subject.tier {
+        request = request.tier(tier);
+    }
+    if let Some(tenant) = subject.tenant {
+        request = request.tenant(tenant);
+    }
+    request
 }
 
 /// Checks with a receipt.
 async fn check_with_receipt(
     caller: Caller<'_>,
     target: &CheckTarget<'_>,
-    cost: CostRule,
+    has_details: bool,
     denied: StatusCode,
 ) -> Result<Response, Problem> {
     let Caller { server, active, .. } = caller;
-    if cost == CostRule::Forbidden {
-        return Err(Problem::bad("`receipt` is for checks: expected none here"));
-    }
     let unavailable = || {
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -83,37 +165,32 @@ async fn check_with_receipt(
     };
     let receipt = Receipt::new(target).ok_or_else(unavailable)?;
     let _permit = caller.permit().await;
-    let (verdict, is_inline, is_kept) = match target {
-        CheckTarget::Named(subject) => {
-            let (verdict, is_kept) = active
-                .gate
-                .decide_with_receipt(*subject, &receipt.id)
-                .await
-                .map_err(problem)?;
-            (verdict, false, is_kept)
-        }
-        CheckTarget::Inline {
-            limits,
-            key,
-            tenant,
-            cost,
-        } => {
-            let Inline { label, limiter } = inline(&active.gate, limits)?;
-            let key = encoded_key(*tenant, key.as_bytes())
-                .map_err(|error| Problem::bad(error.to_string()))?;
-            let checked = limiter
-                .check_with_receipt_id(&key, *cost, &receipt.id)
+    let (verdict, is_kept) = match Operand::new(&active.gate, target)? {
+        Operand::Named(subject) => active
+            .gate
+            .decide_with_receipt(subject, &receipt.id)
+            .await
+            .map_err(problem)?,
+        Operand::Inline { inline, key, cost } => {
+            let checked = inline
+                .limiter
+                .check_with_receipt_id(&key, cost, &receipt.id)
                 .await;
-            let (decision, is_kept) = checked.map_err(problem)?;
-            if *cost > Cost::ZERO {
-                server.metrics.inline(&decision);
+            let (admission, is_kept) = checked.map_err(problem)?;
+            if cost > Cost::ZERO {
+                server.metrics.inline(&admission.decision);
             }
-            (Verdict::from_decision(label, decision), true, is_kept)
+            let verdict = Verdict::from_decision(inline.label, admission.decision);
+            (verdict.with_limits(admission.limits), is_kept)
         }
     };
-    let mut body = CheckResponse::new(&verdict, is_inline);
+    let checked = CheckVerdict {
+        verdict,
+        is_inline: target.policy().is_none(),
+    };
+    let mut body = checked.body(has_details);
     body.receipt = Some(if is_kept { receipt.to_text() } else { None });
-    Ok(from_verdict(active, &verdict, &body, denied))
+    Ok(from_verdict(active, &checked.verdict, &body, denied))
 }
 
 /// `POST /v1/settle`: corrects a request to its actual cost, by its receipt, once.
@@ -126,37 +203,41 @@ pub(super) async fn settle(
     let receipt = Receipt::of_text(settle.receipt())
         .ok_or_else(|| Problem::bad("`receipt` is invalid: expected one that a check returned"))?;
     let target = receipt.target(settle.cost()?);
-    let settled = match &target {
-        CheckTarget::Named(subject) => active
-            .gate
-            .settle(*subject, &receipt.id)
-            .await
-            .map_err(problem)?,
-        CheckTarget::Inline {
-            limits,
-            key,
-            tenant,
-            cost,
-        } => {
-            let key = encoded_key(*tenant, key.as_bytes())
-                .map_err(|error| Problem::bad(error.to_string()))?;
-            inline(&active.gate, limits)?
+    let settled = match Operand::new(&active.gate, &target)? {
+        Operand::Named(subject) => {
+            let settled = active.gate.settle(subject, &receipt.id).await;
+            settled.map_err(problem)?.map(|usage| (usage.into(), None))
+        }
+        Operand::Inline { inline, key, cost } => {
+            let settled = inline
                 .limiter
-                .settle_receipt_id(&key, &receipt.id, *cost)
-                .await
-                .map_err(problem)?
+                .settle_receipt_id(&key, &receipt.id, cost)
+                .await;
+            let settled = settled.map_err(problem)?;
+            settled.map(|settled| (settled.decision, Some(inline.limiter)))
         }
     };
     match settled {
-        Some(decision) => Ok(json(&CheckResponse::from_decision(
-            &decision,
-            target.subject().map(|subject| subject.policy),
-        ))),
+        Some((decision, limiter)) => Ok(usage_response(&target, &decision, limiter.as_ref())),
         None => Err(Problem::new(
             StatusCode::CONFLICT,
             "the receipt is unknown, has expired or was settled before",
         )),
     }
+}
+
+/// Returns the response to a charge, refund or settlement.
+fn usage_response(
+    target: &CheckTarget<'_>,
+    decision: &Decision,
+    limiter: Option<&Limiter<AnyStore>>,
+) -> Response {
+    let limits = limiter.map(|limiter| limiter.policy().limits());
+    json(&CheckResponse::from_decision(
+        decision,
+        target.policy(),
+        limits,
+    ))
 }
 
 #[derive(Serialize)]
@@ -183,7 +264,7 @@ pub(super) async fn batch(
     let mut asked = Vec::with_capacity(count);
     for (number, request) in batch.checks.iter().enumerate() {
         let target = request
-            .target(CostRule::Allowed)
+            .target(CostRule::Optional)
             .map_err(|problem| named(number, problem))?;
         if request.receipt {
             return Err(named(
@@ -195,18 +276,20 @@ pub(super) async fn batch(
         asked.push(target);
     }
     if batch.together {
-        return together(caller, &asked).await;
+        let has_details = batch.checks.iter().any(|request| request.details);
+        return together(caller, &asked, has_details).await;
     }
-    let checked = decide_each(caller, &asked).await;
+    let details: Vec<bool> = batch.checks.iter().map(|request| request.details).collect();
+    let checked = decide_each(caller, &asked, &details).await;
     let checked = checked
         .into_iter()
         .enumerate()
         .map(|(number, verdict)| verdict.map_err(|problem| named(number, problem)));
     let checked = checked.collect::<Result<Vec<CheckVerdict>, Problem>>()?;
-    let results = checked
-        .iter()
-        .map(|checked| CheckResponse::new(&checked.verdict, checked.is_inline))
-        .collect();
+    let mut results = Vec::with_capacity(checked.len());
+    for (checked, request) in checked.iter().zip(&batch.checks) {
+        results.push(checked.body(request.details));
+    }
     Ok(json(&Results { results }))
 }
 
@@ -215,6 +298,7 @@ pub(super) async fn batch(
 async fn decide_each(
     caller: Caller<'_>,
     asked: &[CheckTarget<'_>],
+    details: &[bool],
 ) -> Vec<Result<CheckVerdict, Problem>> {
     let gate = &caller.active.gate;
     let mut rows: Vec<Vec<usize>> = Vec::new();
@@ -233,7 +317,8 @@ async fn decide_each(
     let in_order = async |row: Vec<usize>| {
         let mut checked = Vec::with_capacity(row.len());
         for number in row {
-            checked.push((number, decide(caller, &asked[number]).await));
+            let has_details = details.get(number).copied().unwrap_or(false);
+            checked.push((number, decide(caller, &asked[number], has_details).await));
         }
         checked
     };
@@ -245,75 +330,105 @@ async fn decide_each(
 }
 
 /// Decides one request under all policies.
-async fn together(caller: Caller<'_>, asked: &[CheckTarget<'_>]) -> Result<Response, Problem> {
-    let active = caller.active;
+async fn together(
+    caller: Caller<'_>,
+    asked: &[CheckTarget<'_>],
+    has_details: bool,
+) -> Result<Response, Problem> {
+    let gate = &caller.active.gate;
     let _permit = caller.permit().await;
-    let Some(subjects) = asked
-        .iter()
-        .map(CheckTarget::subject)
-        .collect::<Option<Vec<Subject<'_>>>>()
-    else {
-        return Err(Problem::bad(
-            "`together` is for policies by name: expected no `limits`",
-        ));
+    let mut subjects = Vec::with_capacity(asked.len());
+    for target in asked {
+        let CheckTarget::Named(subject) = target else {
+            return Err(Problem::bad(
+                "`together` is for policies by name: expected no `limits`",
+            ));
+        };
+        subjects.push(subject.clone());
+    }
+    let checked = CheckVerdict {
+        verdict: decide_subjects(gate, &subjects, has_details).await?,
+        is_inline: false,
     };
-    let verdict = match active.gate.decide(&subjects).into_ready() {
-        Some(verdict) => verdict,
-        None => active.gate.decide(&subjects).await,
-    };
-    let verdict = verdict.map_err(problem)?;
-    Ok(from_verdict(
-        active,
-        &verdict,
-        &CheckResponse::new(&verdict, false),
-        StatusCode::OK,
-    ))
+    Ok(checked.response(caller, has_details, StatusCode::OK))
+}
+
+async fn decide_subjects(
+    gate: &Gate<AnyStore>,
+    subjects: &[Subject<'_>],
+    has_details: bool,
+) -> Result<Verdict, Problem> {
+    if has_details {
+        return gate.decide_with_limits(subjects).await.map_err(problem);
+    }
+    match gate.decide(subjects).ready_or_future() {
+        Ok(verdict) => verdict.map_err(problem),
+        Err(future) => future.await.map_err(problem),
+    }
 }
 
 /// Checks that the policy exists and the limits are valid, before anything is taken.
 fn is_known(gate: &Gate<AnyStore>, target: &CheckTarget<'_>) -> Result<(), Problem> {
     match target {
-        CheckTarget::Named(subject) => gate.ensure_policy(subject.policy).map_err(problem),
+        CheckTarget::Named(subject) => gate
+            .ensure_tier(subject.policy, subject.tier)
+            .map_err(problem),
         CheckTarget::Inline { limits, .. } => inline(gate, limits).map(drop),
     }
 }
 
-async fn decide(caller: Caller<'_>, target: &CheckTarget<'_>) -> Result<CheckVerdict, Problem> {
+async fn decide(
+    caller: Caller<'_>,
+    target: &CheckTarget<'_>,
+    has_details: bool,
+) -> Result<CheckVerdict, Problem> {
     let Caller { server, active, .. } = caller;
-    let gate = &active.gate;
     let _permit = caller.permit().await;
-    let verdict = match target {
-        CheckTarget::Named(subject) => {
+    let verdict = match Operand::new(&active.gate, target)? {
+        Operand::Named(subject) => {
             let subjects = std::slice::from_ref(subject);
-            let verdict = match gate.decide(subjects).into_ready() {
-                Some(verdict) => verdict,
-                None => gate.decide(subjects).await,
-            };
-            return Ok(CheckVerdict {
-                verdict: verdict.map_err(problem)?,
-                is_inline: false,
-            });
+            decide_subjects(&active.gate, subjects, has_details).await?
         }
-        CheckTarget::Inline {
-            limits,
-            key,
-            tenant,
-            cost,
-        } => {
-            let Inline { label, limiter } = inline(gate, limits)?;
-            let key = encoded_key(*tenant, key.as_bytes())
-                .map_err(|error| Problem::bad(error.to_string()))?;
-            let decision = limiter.check(&key[..]).cost(*cost).await.map_err(problem)?;
-            if *cost > Cost::ZERO {
+        Operand::Inline { inline, key, cost } => {
+            let check = inline.limiter.check(&key[..]).cost(cost);
+            let (decision, limits) = if has_details {
+                check.with_limits().await.map_err(problem)?
+            } else {
+                (check.await.map_err(problem)?, Vec::new())
+            };
+            if cost > Cost::ZERO {
                 server.metrics.inline(&decision);
             }
-            Verdict::from_decision(label, decision)
+            Verdict::from_decision(inline.label, decision).with_limits(limits)
         }
     };
     Ok(CheckVerdict {
         verdict,
-        is_inline: true,
+        is_inline: target.policy().is_none(),
     })
+}
+
+/// `POST /v1/charge`: takes a cost whatever the limits say.
+pub(super) async fn charge(
+    caller: Caller<'_>,
+    request: &CheckRequest<'_>,
+) -> Result<Response, Problem> {
+    let target = request.target(CostRule::Required)?;
+    request.no_receipt()?;
+    let _permit = caller.permit().await;
+    let gate = &caller.active.gate;
+    match Operand::new(gate, &target)? {
+        Operand::Named(subject) => {
+            let charge = gate.charge(subject.policy, subject.key.borrowed(), subject.cost);
+            let usage = of_subject(charge, subject).await.map_err(problem)?;
+            usage_or_conflict(&target, usage)
+        }
+        Operand::Inline { inline, key, cost } => {
+            let usage = inline.limiter.charge(&key[..], cost).await;
+            let decision = usage.map_err(problem)?.into();
+            Ok(usage_response(&target, &decision, Some(&inline.limiter)))
+        }
+    }
 }
 
 /// `POST /v1/refund`: gives back the cost of a request that did not happen.
@@ -321,39 +436,31 @@ pub(super) async fn refund(
     caller: Caller<'_>,
     request: &CheckRequest<'_>,
 ) -> Result<Response, Problem> {
-    let active = caller.active;
+    let target = request.target(CostRule::Optional)?;
+    request.no_receipt()?;
     let _permit = caller.permit().await;
-    let target = request.target(CostRule::Allowed)?;
-    if request.receipt {
-        return Err(Problem::bad("`receipt` is for checks: expected none"));
+    let gate = &caller.active.gate;
+    match Operand::new(gate, &target)? {
+        Operand::Named(subject) => {
+            let refund = gate.refund(subject.policy, subject.key.borrowed(), subject.cost);
+            let usage = of_subject(refund, subject).await.map_err(problem)?;
+            usage_or_conflict(&target, usage)
+        }
+        Operand::Inline { inline, key, cost } => {
+            let usage = inline.limiter.refund(&key[..], cost).await;
+            let decision = usage.map_err(problem)?.into();
+            Ok(usage_response(&target, &decision, Some(&inline.limiter)))
+        }
     }
-    let decision = match &target {
-        CheckTarget::Named(subject) => active.gate.refund(*subject).await.map_err(problem)?,
-        CheckTarget::Inline {
-            limits,
-            key,
-            tenant,
-            cost,
-        } => {
-            let key = encoded_key(*tenant, key.as_bytes())
-                .map_err(|error| Problem::bad(error.to_string()))?;
-            Some(
-                inline(&active.gate, limits)?
-                    .limiter
-                    .refund(&key[..], *cost)
-                    .await
-                    .map_err(problem)?,
-            )
-        }
-    };
-    match decision {
-        Some(decision) => {
-            let policy = target.subject().map(|subject| subject.policy);
-            Ok(json(&CheckResponse::from_decision(&decision, policy)))
-        }
+}
+
+/// Returns the response to a charge or refund under a named policy.
+fn usage_or_conflict(target: &CheckTarget<'_>, usage: Option<Usage>) -> Result<Response, Problem> {
+    match usage {
+        Some(usage) => Ok(usage_response(target, &usage, None)),
         None => Err(Problem::new(
             StatusCode::CONFLICT,
-            "the key has no limit, or is blocked: nothing was taken",
+            "the key has no limit, or is blocked: nothing is counted",
         )),
     }
 }
@@ -365,41 +472,25 @@ pub(super) async fn reset(
 ) -> Result<Response, Problem> {
     let active = caller.active;
     let target = request.target(CostRule::Forbidden)?;
-    match &target {
-        CheckTarget::Named(subject) => {
-            active
-                .gate
-                .reset(subject.policy, subject.key, subject.tenant)
-                .await
-                .map_err(problem)?;
+    request.no_receipt()?;
+    let was_used = match Operand::new(&active.gate, &target)? {
+        Operand::Named(subject) => {
+            let reset = active.gate.reset(subject.policy, subject.key.borrowed());
+            of_subject(reset, subject).await.map_err(problem)?
         }
-        CheckTarget::Inline {
-            limits,
-            key,
-            tenant,
-            ..
-        } => {
-            let key = encoded_key(*tenant, key.as_bytes())
-                .map_err(|error| Problem::bad(error.to_string()))?;
-            inline(&active.gate, limits)?
-                .limiter
-                .reset(&key[..])
-                .await
-                .map_err(problem)?;
+        Operand::Inline { inline, key, .. } => {
+            inline.limiter.reset(&key[..]).await.map_err(problem)?
         }
-    }
-    let policy = target
-        .subject()
-        .map_or("(inline limits)", |subject| subject.policy);
-    tracing::info!(policy, "key reset");
-    let checked = decide(caller, &target).await?;
-    let body = CheckResponse::from_look(&checked.verdict, checked.is_inline);
-    Ok(from_verdict(
-        active,
-        &checked.verdict,
-        &body,
-        StatusCode::OK,
-    ))
+    };
+    let policy = target.policy().unwrap_or("(inline limits)");
+    let (_, _, key) = target.client();
+    let (key, caller_address) = (masked_key(key), caller.timeouts.peer());
+    tracing::info!(policy, key, caller = %caller_address, was_used, "key reset");
+    let checked = decide(caller, &target, request.details).await?;
+    let mut body = checked.body(request.details);
+    body.reset = Some(was_used);
+    let response = from_verdict(active, &checked.verdict, &body, StatusCode::OK);
+    Ok(response)
 }
 
 fn inline(gate: &Gate<AnyStore>, limits: &str) -> Result<Inline, Problem> {
@@ -415,6 +506,7 @@ fn problem(error: CheckError) -> Problem {
         CheckError::EmptyKey(_)
         | CheckError::Cost(_)
         | CheckError::TooManyPolicies { .. }
+        | CheckError::UnknownTier { .. }
         | CheckError::TwoTiers { .. } => Problem::bad(error.to_string()),
         other => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, other.to_string()),
     }

@@ -6,7 +6,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use tidegate::{Cost, Subject};
+use tidegate::{Cost, KeyBuf, Subject};
 
 use super::request::CheckTarget;
 
@@ -23,11 +23,36 @@ pub(super) struct Receipt {
     policy: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limits: Option<String>,
-    key: String,
+    key: ReceiptKey,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tier: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
+}
+
+/// The key of a receipt: its text, or its encoded parts.
+#[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
+struct ReceiptKey {
+    text: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_parts: bool,
+}
+
+impl ReceiptKey {
+    fn of(key: &KeyBuf<'_>) -> Option<Self> {
+        Some(Self {
+            text: String::from_utf8(key.as_bytes().to_vec()).ok()?,
+            has_parts: key.is_composite(),
+        })
+    }
+
+    fn as_key(&self) -> KeyBuf<'_> {
+        if self.has_parts {
+            KeyBuf::of_encoded_parts(self.text.as_bytes())
+        } else {
+            self.text.as_str().into()
+        }
+    }
 }
 
 impl Receipt {
@@ -42,7 +67,7 @@ impl Receipt {
                 id,
                 policy: Some(owned(subject.policy)),
                 limits: None,
-                key: String::from_utf8(subject.key.to_vec()).ok()?,
+                key: ReceiptKey::of(&subject.key)?,
                 tier: subject.tier.map(owned),
                 tenant: subject.tenant.map(owned),
             },
@@ -55,7 +80,7 @@ impl Receipt {
                 id,
                 policy: None,
                 limits: Some(owned(limits)),
-                key: owned(key),
+                key: ReceiptKey::of(key)?,
                 tier: None,
                 tenant: tenant.map(owned),
             },
@@ -75,8 +100,10 @@ impl Receipt {
         let receipt: Self = serde_json::from_slice(&bytes).ok()?;
         let is_id = receipt.id.len() <= 2 * ID_BYTES
             && receipt.id.bytes().all(|byte| byte.is_ascii_graphic());
-        (is_id && !receipt.key.is_empty() && receipt.policy.is_some() != receipt.limits.is_some())
-            .then_some(receipt)
+        (is_id
+            && !receipt.key.text.is_empty()
+            && receipt.policy.is_some() != receipt.limits.is_some())
+        .then_some(receipt)
     }
 
     /// Returns the request it belongs to, at the actual cost.
@@ -85,13 +112,13 @@ impl Receipt {
         match &self.limits {
             Some(limits) => CheckTarget::Inline {
                 limits,
-                key: &self.key,
+                key: self.key.as_key(),
                 tenant,
                 cost,
             },
             None => CheckTarget::Named(Subject {
                 policy: self.policy.as_deref().unwrap_or_default(),
-                key: self.key.as_bytes(),
+                key: self.key.as_key(),
                 tier: self.tier.as_deref(),
                 tenant,
                 cost,
@@ -108,7 +135,7 @@ mod tests {
     fn a3_a_receipt_round_trips_through_its_text() {
         let target = CheckTarget::Inline {
             limits: "1/s",
-            key: "ключ\"",
+            key: "ключ\"".into(),
             tenant: Some("acme"),
             cost: Cost::ONE,
         };

@@ -4,14 +4,16 @@ use std::borrow::Cow;
 use std::fmt;
 
 use http::HeaderMap;
-use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use tidegate::{Cost, Subject};
+use tidegate::{Cost, KeyBuf, Subject};
 
 use super::problem::Problem;
 
 /// The maximum length of a key.
 const MAX_KEY: usize = 8 * 1024;
+/// The maximum number of parts of a key.
+const MAX_PARTS: usize = 32;
 /// The maximum length of a policy's name, a tier and a tenant.
 const MAX_NAME: usize = 256;
 
@@ -47,6 +49,65 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
     }
 }
 
+/// A key: a string, or an array of parts.
+#[derive(Clone, Debug)]
+pub(super) enum JsonKey<'a> {
+    Text(JsonText<'a>),
+    Parts(Vec<JsonText<'a>>),
+}
+
+impl JsonKey<'_> {
+    pub(super) fn as_key(&self) -> KeyBuf<'_> {
+        match self {
+            Self::Text(text) => text.as_str().into(),
+            Self::Parts(parts) => KeyBuf::from_parts(parts.iter().map(JsonText::as_str)),
+        }
+    }
+
+    /// Returns the length in bytes, without the separators of parts.
+    fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.as_str().len(),
+            Self::Parts(parts) => parts.iter().map(|part| part.as_str().len()).sum(),
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for JsonKey<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrParts;
+        impl<'de> Visitor<'de> for TextOrParts {
+            type Value = JsonKey<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, or an array of strings")
+            }
+
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<JsonKey<'de>, E> {
+                Ok(JsonKey::Text(JsonText(Cow::Borrowed(text))))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<JsonKey<'de>, E> {
+                Ok(JsonKey::Text(JsonText(Cow::Owned(text.to_owned()))))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<JsonKey<'de>, A::Error> {
+                let mut list = Vec::new();
+                while let Some(part) = parts.next_element()? {
+                    if list.len() == MAX_PARTS {
+                        return Err(de::Error::custom(format_args!(
+                            "too many parts in `key`: expected at most {MAX_PARTS}"
+                        )));
+                    }
+                    list.push(part);
+                }
+                Ok(JsonKey::Parts(list))
+            }
+        }
+        deserializer.deserialize_any(TextOrParts)
+    }
+}
+
 /// Deserializes a value that must not be null if it is present.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
@@ -54,7 +115,7 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     T::deserialize(deserializer).map(Some)
 }
 
-/// A check, peek, refund or reset.
+/// A check, peek, charge, refund or reset.
 #[derive(serde::Deserialize)]
 #[serde(
     deny_unknown_fields,
@@ -66,7 +127,7 @@ pub(super) struct CheckRequest<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     limits: Option<JsonText<'a>>,
     #[serde(borrow)]
-    key: JsonText<'a>,
+    key: JsonKey<'a>,
     #[serde(borrow, default, deserialize_with = "given")]
     cost: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -76,6 +137,9 @@ pub(super) struct CheckRequest<'a> {
     /// Set if the response should have a receipt.
     #[serde(default)]
     pub(super) receipt: bool,
+    /// Set if the response should have the figures of every limit.
+    #[serde(default)]
+    pub(super) details: bool,
 }
 
 /// A receipt to settle, and the actual cost.
@@ -121,7 +185,7 @@ pub(super) enum CheckTarget<'a> {
     /// Limits that came with the request.
     Inline {
         limits: &'a str,
-        key: &'a str,
+        key: KeyBuf<'a>,
         tenant: Option<&'a str>,
         cost: Cost,
     },
@@ -129,18 +193,19 @@ pub(super) enum CheckTarget<'a> {
 
 impl<'a> CheckTarget<'a> {
     /// Returns the tenant and the key. Requests with different ones never share a counter.
-    pub(super) fn client(&self) -> (Option<&'a str>, &'a [u8]) {
+    pub(super) fn client(&self) -> (Option<&'a str>, bool, &[u8]) {
         let (tenant, key) = match self {
-            Self::Named(subject) => (subject.tenant, subject.key),
-            Self::Inline { key, tenant, .. } => (*tenant, key.as_bytes()),
+            Self::Named(subject) => (subject.tenant, &subject.key),
+            Self::Inline { key, tenant, .. } => (*tenant, key),
         };
-        (tenant.filter(|name| !name.is_empty()), key)
+        let tenant = tenant.filter(|name| !name.is_empty());
+        (tenant, key.is_composite(), key.as_bytes())
     }
 
-    /// Returns the subject of a named policy.
-    pub(super) fn subject(&self) -> Option<Subject<'a>> {
+    /// Returns the name of the policy, or `None` for inline limits.
+    pub(super) fn policy(&self) -> Option<&'a str> {
         match self {
-            Self::Named(subject) => Some(*subject),
+            Self::Named(subject) => Some(subject.policy),
             Self::Inline { .. } => None,
         }
     }
@@ -169,23 +234,33 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(
         .map_err(|error| Problem::bad(format!("the body is invalid: {error}")))
 }
 
-/// Permission for a request to have a cost.
+/// The costs and options that an operation accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CostRule {
-    /// The request may have a cost.
-    Allowed,
-    /// The request takes nothing.
+    /// A cost, which is 1 if there is none.
+    Optional,
+    /// A cost, because there is no reasonable default.
+    Required,
+    /// No cost.
     Forbidden,
 }
 
 impl<'a> CheckRequest<'a> {
+    /// Fails if a receipt is requested.
+    pub(super) fn no_receipt(&self) -> Result<(), Problem> {
+        if self.receipt {
+            return Err(Problem::bad("`receipt` is for checks: expected none here"));
+        }
+        Ok(())
+    }
+
     /// Checks everything that needs no store.
     pub(super) fn target(&'a self, may_cost: CostRule) -> Result<CheckTarget<'a>, Problem> {
-        let key = self.key.as_str();
-        if key.is_empty() {
+        let key = self.key.as_key();
+        if key.as_bytes().is_empty() {
             return Err(Problem::bad("`key` is empty: expected at least one byte"));
         }
-        if key.len() > MAX_KEY {
+        if self.key.len() > MAX_KEY {
             return Err(Problem::bad(format!(
                 "`key` is too long: expected at most {MAX_KEY} bytes"
             )));
@@ -205,14 +280,17 @@ impl<'a> CheckRequest<'a> {
             }
         }
         let cost = match (self.cost, may_cost) {
-            (None, CostRule::Allowed) => Cost::ONE,
+            (None, CostRule::Optional) => Cost::ONE,
             (None, CostRule::Forbidden) => Cost::ZERO,
+            (None, CostRule::Required) => {
+                return Err(Problem::bad("`cost` is missing: expected the cost to take"));
+            }
             (Some(_), CostRule::Forbidden) => {
                 return Err(Problem::bad(
                     "`cost` is not allowed here: the operation takes nothing",
                 ));
             }
-            (Some(number), CostRule::Allowed) => cost(number.get())?,
+            (Some(number), _) => cost(number.get())?,
         };
         let tenant = self.tenant.as_ref().map(JsonText::as_str);
         match (&self.policy, &self.limits) {
@@ -220,7 +298,7 @@ impl<'a> CheckRequest<'a> {
                 let tier = self.tier.as_ref().map(JsonText::as_str);
                 let subject = Subject {
                     policy: policy.as_str(),
-                    key: key.as_bytes(),
+                    key,
                     tier,
                     tenant,
                     cost,

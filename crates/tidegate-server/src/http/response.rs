@@ -5,8 +5,10 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
-use tidegate::{Decision, Degraded, PolicyDecision, Verdict};
-use tidegate_http::{DecisionJson, Denial, add_headers, microseconds, rate_limit_headers};
+use tidegate::{Decision, Degraded, DenialReason, Limit, LimitFigures, PolicyDecision, Verdict};
+use tidegate_http::{
+    DecisionJson, Denial, add_headers, microseconds, rate_limit_headers, retry_after_seconds,
+};
 
 use super::Response;
 use crate::server::ActiveConfig;
@@ -30,6 +32,16 @@ pub(super) struct CheckResponse<'a> {
     candidate: Option<&'static str>,
     /// The reason if the failure policy answered.
     degraded: Option<&'static str>,
+    /// The reason for a denial: `limited`, `blocked`, `cost_above_capacity` or `outage`.
+    reason: Option<&'static str>,
+    /// The limit that denied the request.
+    denied_by: Option<String>,
+    /// The figures of every limit, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<Vec<LimitJson<'a>>>,
+    /// Set by a reset: whether there was anything to reset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reset: Option<bool>,
     /// The receipt, if one was requested; null inside if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) receipt: Option<Option<String>>,
@@ -42,19 +54,9 @@ impl<'a> CheckResponse<'a> {
         Self::from_nearest(verdict, is_inline, verdict.is_allowed())
     }
 
-    /// Creates the response to a look: whether a request of cost 1 would be allowed. `retry_after`
-    /// is always null.
-    pub(super) fn from_look(verdict: &'a Verdict, is_inline: bool) -> Self {
-        let is_known = verdict
-            .nearest()
-            .and_then(|policy| policy.decision())
-            .is_some_and(Decision::has_figures);
-        let allowed = verdict.is_allowed() && (!is_known || verdict.remaining() != Some(0));
-        Self::from_nearest(verdict, is_inline, allowed)
-    }
-
     fn from_nearest(verdict: &'a Verdict, is_inline: bool, allowed: bool) -> Self {
         let denial = Denial::new(verdict);
+        let denying = verdict.denial();
         let policy = verdict.nearest().or_else(|| verdict.decisions().first());
         let decision = policy.and_then(|policy| policy.decision());
         let figures = decision.map(DecisionJson::from);
@@ -85,12 +87,32 @@ impl<'a> CheckResponse<'a> {
                 .degraded()
                 .or_else(|| decision?.degraded())
                 .map(Degraded::name),
+            reason: denying
+                .and_then(|policy| policy.reason())
+                .map(DenialReason::name),
+            denied_by: denying
+                .and_then(|policy| policy.limit())
+                .map(ToString::to_string),
+            limits: None,
+            reset: None,
             receipt: None,
         }
     }
 
+    /// Adds the figures of every limit.
+    pub(super) fn with_details(mut self, verdict: &'a Verdict, is_inline: bool) -> Self {
+        let enforced = verdict.decisions().iter();
+        let limits = enforced.flat_map(|policy| LimitJson::all(policy, is_inline));
+        self.limits = Some(limits.collect());
+        self
+    }
+
     /// Creates the response from a decision that was made outside the gate and took nothing.
-    pub(super) fn from_decision(decision: &Decision, policy: Option<&'a str>) -> Self {
+    pub(super) fn from_decision(
+        decision: &Decision,
+        policy: Option<&'a str>,
+        limits: Option<&[Limit]>,
+    ) -> Self {
         let figures = DecisionJson::from(decision);
         Self {
             allowed: figures.allowed,
@@ -101,16 +123,77 @@ impl<'a> CheckResponse<'a> {
             retry_after_us: figures.retry_after_us,
             reset_after_us: figures.reset_after_us,
             delay_us: figures.delay_us,
-            retry_after: None,
+            retry_after: decision
+                .retry_after()
+                .filter(|_| decision.has_figures())
+                .map(retry_after_seconds),
             shadow: None,
             candidate: None,
             degraded: decision.degraded().map(Degraded::name),
+            reason: decision.reason().map(DenialReason::name),
+            denied_by: limits
+                .filter(|_| decision.is_denied())
+                .and_then(|limits| limits.get(decision.limit_index()))
+                .map(ToString::to_string),
+            limits: None,
+            reset: None,
             receipt: None,
         }
     }
 }
 
 /// Returns the time until all enforced policies are reset.
+/// The figures of one limit.
+#[derive(Serialize)]
+struct LimitJson<'a> {
+    /// The name of the policy, or null for inline limits.
+    policy: Option<&'a str>,
+    /// The limit, in the syntax of policies.
+    name: String,
+    allowed: bool,
+    limit: u64,
+    remaining: u64,
+    retry_after_us: Option<u64>,
+    reset_after_us: u64,
+    /// Set for the limit that the other figures of the response describe.
+    nearest: bool,
+}
+
+impl<'a> LimitJson<'a> {
+    /// Returns the figures of every limit of a policy. A key without a limit has none, and neither
+    /// has a decision of the failure policy that counted nothing.
+    fn all(policy: &'a PolicyDecision, is_inline: bool) -> Vec<Self> {
+        let Some(decision) = policy.decision().filter(|decision| decision.has_figures()) else {
+            return Vec::new();
+        };
+        let own = [LimitFigures::from(decision)];
+        let figures = if policy.limits().is_empty() {
+            &own[..]
+        } else {
+            policy.limits()
+        };
+        let limits = policy
+            .label()
+            .policy()
+            .map_or(&[][..], |policy| policy.limits());
+        let label = policy.label().name().as_str();
+        let limit = |(index, (limit, figures)): (usize, (&Limit, &LimitFigures))| Self {
+            policy: (!is_inline).then_some(label),
+            name: limit.to_string(),
+            allowed: figures.is_allowed(),
+            limit: figures.limit(),
+            remaining: figures.remaining(),
+            retry_after_us: match figures.retry_after() {
+                Some(wait) => Some(microseconds(wait)),
+                None => figures.is_allowed().then_some(0),
+            },
+            reset_after_us: microseconds(figures.reset_after()),
+            nearest: index == decision.limit_index(),
+        };
+        limits.iter().zip(figures).enumerate().map(limit).collect()
+    }
+}
+
 fn longest_reset(verdict: &Verdict) -> Option<u64> {
     let enforced = verdict
         .decisions()
@@ -149,7 +232,11 @@ pub(super) fn from_verdict(
     add_headers(response.headers_mut(), headers);
     if let Some(denial) = Denial::new(verdict) {
         add_headers(response.headers_mut(), denial.headers());
-        *response.status_mut() = denied;
+        // An outage is not the client's fault, whatever status it asked for.
+        *response.status_mut() = match denial.reason() {
+            DenialReason::Outage => StatusCode::SERVICE_UNAVAILABLE,
+            _ => denied,
+        };
     }
     response
 }

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 
 use super::checks::Caller;
 use super::problem::Problem;
-use super::request::{CostRule, parse};
+use super::request::parse;
 use super::response_body::StaticBody;
 use super::{Http, Request, Response, body, checks, origin, response};
 use crate::auth::{Access, FAILED_AUTH_DELAY};
@@ -29,6 +29,7 @@ enum Operation {
     Check,
     Batch,
     Peek,
+    Charge,
     Refund,
     Settle,
     Reset,
@@ -44,6 +45,7 @@ impl Operation {
             "/v1/check" => Self::Check,
             "/v1/check:batch" => Self::Batch,
             "/v1/peek" => Self::Peek,
+            "/v1/charge" => Self::Charge,
             "/v1/refund" => Self::Refund,
             "/v1/settle" => Self::Settle,
             "/v1/reset" => Self::Reset,
@@ -58,7 +60,9 @@ impl Operation {
     /// Returns the scope that the operation needs, or `None` if it is public.
     fn scope(self) -> Option<Scope> {
         match self {
-            Self::Check | Self::Batch | Self::Peek | Self::Settle => Some(Scope::Check),
+            Self::Check | Self::Batch | Self::Peek | Self::Charge | Self::Settle => {
+                Some(Scope::Check)
+            }
             Self::Refund => Some(Scope::Refund),
             Self::Reset | Self::Metrics => Some(Scope::Admin),
             Self::Health | Self::Ready | Self::OpenApi => None,
@@ -151,16 +155,11 @@ async fn run(
     match operation {
         Operation::Batch => checks::batch(caller, &parse(headers, body)?).await,
         Operation::Settle => checks::settle(caller, &parse(headers, body)?).await,
-        Operation::Peek => {
-            let request = parse(headers, body)?;
-            checks::check(caller, &request, CostRule::Forbidden, StatusCode::OK).await
-        }
+        Operation::Peek => checks::peek(caller, &parse(headers, body)?).await,
+        Operation::Charge => checks::charge(caller, &parse(headers, body)?).await,
         Operation::Refund => checks::refund(caller, &parse(headers, body)?).await,
         Operation::Reset => checks::reset(caller, &parse(headers, body)?).await,
-        _ => {
-            let request = parse(headers, body)?;
-            checks::check(caller, &request, CostRule::Allowed, denied).await
-        }
+        _ => checks::check(caller, &parse(headers, body)?, denied).await,
     }
 }
 

@@ -114,7 +114,7 @@ fn start(
         let is_local = stream
             .local_addr()
             .is_ok_and(|address| address.ip().to_canonical().is_loopback());
-        let timeouts = Arc::new(Timeouts::new(protocol.times(&server), is_local));
+        let timeouts = Arc::new(Timeouts::new(protocol.times(&server), is_local, peer));
         match protocol.tls(&server) {
             None => {
                 protocol

@@ -1,5 +1,6 @@
 //! The phase of a connection and its start, so that one timer per connection is enough.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(crate) struct Timeouts {
     in_flight: Semaphore,
     /// Set if the client is connected to a loopback address.
     is_local: bool,
+    /// The address of the client.
+    peer: SocketAddr,
     times: TimeoutSettings,
 }
 
@@ -58,7 +61,7 @@ const NEW: u8 = 4;
 const HTTP2_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl Timeouts {
-    pub(crate) fn new(times: TimeoutSettings, is_local: bool) -> Self {
+    pub(crate) fn new(times: TimeoutSettings, is_local: bool, peer: SocketAddr) -> Self {
         let clock = Clock::system();
         let since = AtomicU64::new(clock.now().as_nanos());
         Self {
@@ -72,8 +75,14 @@ impl Timeouts {
             is_discarding: AtomicBool::new(false),
             in_flight: Semaphore::new(MAX_IN_FLIGHT),
             is_local,
+            peer,
             times,
         }
+    }
+
+    /// Returns the address of the client.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
     }
 
     /// Returns `true` if the client is connected to a loopback address.
