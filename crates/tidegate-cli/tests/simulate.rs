@@ -152,6 +152,10 @@ fn random_trace(random: &mut fastrand::Rng, policy: &Policy, steps: usize) -> St
         let (name, cost, decision) = match act {
             Act::Check(cost) => ("cost", cost, policy.decide(&mut record, now, cost)),
             Act::Refund(cost) => ("refund", cost, policy.refund(&mut record, now, cost)),
+            Act::Charge(cost) => {
+                let charged = policy.charge(&mut record, now, cost);
+                ("charge", cost, charged.decision)
+            }
             Act::Admit(..) | Act::Settle(..) => panic!("walks have no receipts"),
         };
         walk.learn(Answer::of(&decision, 1));
@@ -164,7 +168,7 @@ fn random_trace(random: &mut fastrand::Rng, policy: &Policy, steps: usize) -> St
 
 fn input_of(step: &Value) -> Value {
     let mut input = json!({"at_us": step["at_us"], "key": step["key"]});
-    for name in ["cost", "refund", "receipt", "settle"] {
+    for name in ["cost", "refund", "charge", "receipt", "settle"] {
         if let Some(amount) = step.get(name) {
             input[name] = amount.clone();
         }

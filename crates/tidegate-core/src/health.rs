@@ -75,7 +75,27 @@ impl Breaker {
     }
 }
 
-/// Quantiles of a duration, accurate to one eighth.
+/// The upper bounds of the buckets of [`Latency::buckets`]. Longer durations are in a last bucket.
+pub const LATENCY_BOUNDS: [Duration; 16] = [
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2_500),
+    Duration::from_secs(5),
+];
+
+/// Quantiles of a duration, accurate to one eighth, and a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Latency {
@@ -87,6 +107,11 @@ pub struct Latency {
     pub p999: Duration,
     /// The maximum.
     pub max: Duration,
+    /// The number of durations in each bucket of [`LATENCY_BOUNDS`], and beyond the last bound. They
+    /// are not cumulative.
+    pub buckets: [u64; LATENCY_BOUNDS.len() + 1],
+    /// The sum of all durations.
+    pub sum: Duration,
 }
 
 /// The number of buckets between two powers of two.
@@ -94,11 +119,16 @@ const STEPS: u64 = 8;
 /// The number of buckets: up to 2^42 µs. Longer durations are counted in the last one.
 const BUCKETS: usize = 40 * STEPS as usize;
 
+/// The longest duration that is added to the sum: a day, so that the sum does not overflow.
+const MAX_SUMMED_US: u64 = 86_400_000_000;
+
 /// A histogram of durations that many threads can record into at once.
 #[doc(hidden)] // For Tidegate's own stores.
 #[derive(Debug)]
 pub struct Histogram {
     counts: Box<[AtomicU64]>,
+    buckets: [AtomicU64; LATENCY_BOUNDS.len() + 1],
+    sum_us: AtomicU64,
     max_us: AtomicU64,
 }
 
@@ -106,6 +136,8 @@ impl Default for Histogram {
     fn default() -> Self {
         Self {
             counts: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            buckets: std::array::from_fn(|_| AtomicU64::new(0)),
+            sum_us: AtomicU64::new(0),
             max_us: AtomicU64::new(0),
         }
     }
@@ -118,6 +150,11 @@ impl Histogram {
         if let Some(count) = self.counts.get(bucket(us).min(BUCKETS - 1)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
+        let bucket = LATENCY_BOUNDS.partition_point(|bound| *bound < duration);
+        if let Some(count) = self.buckets.get(bucket) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sum_us.fetch_add(us.min(MAX_SUMMED_US), Ordering::Relaxed);
         self.max_us.fetch_max(us, Ordering::Relaxed);
     }
 
@@ -144,6 +181,11 @@ impl Histogram {
             p99: quantile(990),
             p999: quantile(999),
             max: Duration::from_micros(max),
+            buckets: self
+                .buckets
+                .each_ref()
+                .map(|count| count.load(Ordering::Relaxed)),
+            sum: Duration::from_micros(self.sum_us.load(Ordering::Relaxed)),
         }
     }
 }
@@ -196,5 +238,9 @@ mod tests {
             "{latency:?}"
         );
         assert!(latency.max > Duration::from_secs(1_000));
+        // 1 to 50 µs, 51 to 100, 101 to 250, 251 to 500, 501 to 1,000, and one that is very long.
+        assert_eq!(latency.buckets[..6], [50, 50, 150, 250, 500, 0]);
+        assert_eq!(latency.buckets.iter().sum::<u64>(), 1_001);
+        assert_eq!(latency.buckets.last(), Some(&1));
     }
 }

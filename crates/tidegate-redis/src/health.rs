@@ -61,6 +61,11 @@ impl Health {
         self.latency.record(took);
     }
 
+    /// Records a round trip that was not answered in time.
+    pub(crate) fn timed_out(&self, after: Duration) {
+        self.latency.record(after);
+    }
+
     pub(crate) fn snapshot(
         &self,
         breaker: Breaker,

@@ -56,7 +56,7 @@ fn add(
     series: &Series,
     observed: impl Fn() -> Vec<(u64, Vec<KeyValue>)> + Send + Sync + 'static,
 ) {
-    if series.kind == MetricKind::Seconds {
+    if series.kind == MetricKind::Histogram {
         let instrument = meter
             .f64_observable_gauge(series.name)
             .with_description(series.help)
@@ -81,7 +81,7 @@ fn add(
                 .with_description(series.help);
             let _ = instrument.with_callback(observe).build();
         }
-        MetricKind::Gauge | MetricKind::Seconds => {
+        MetricKind::Gauge | MetricKind::Histogram => {
             let instrument = meter
                 .u64_observable_gauge(series.name)
                 .with_description(series.help);

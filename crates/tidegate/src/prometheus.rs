@@ -22,7 +22,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use tidegate_core::{Gate, Store};
+use tidegate_core::{Gate, LATENCY_BOUNDS, Latency, Store};
 
 use crate::series::{MetricKind, Point, SERIES, Snapshot};
 
@@ -62,9 +62,16 @@ impl<S: Store> Collector for GateCollector<S> {
             }
             let kind = match series.kind {
                 MetricKind::Counter => MetricType::Counter,
-                MetricKind::Gauge | MetricKind::Seconds => MetricType::Gauge,
+                MetricKind::Gauge => MetricType::Gauge,
+                MetricKind::Histogram => MetricType::Histogram,
             };
             let mut metric = encoder.encode_descriptor(series.name, series.help, None, kind)?;
+            if series.kind == MetricKind::Histogram {
+                if let Some(latency) = snapshot.latency() {
+                    encode_histogram(&mut metric, latency)?;
+                }
+                continue;
+            }
             for Point { labels, value } in points {
                 if labels.is_empty() {
                     encode(&mut metric, series.kind, value)?;
@@ -84,7 +91,21 @@ fn encode(
 ) -> Result<(), std::fmt::Error> {
     match kind {
         MetricKind::Counter => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
-        MetricKind::Gauge => metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX)),
-        MetricKind::Seconds => metric.encode_gauge(&(value as f64 / 1e6)),
+        MetricKind::Gauge | MetricKind::Histogram => {
+            metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))
+        }
     }
+}
+
+fn encode_histogram(
+    metric: &mut MetricEncoder<'_>,
+    latency: &Latency,
+) -> Result<(), std::fmt::Error> {
+    let bounds = LATENCY_BOUNDS.iter().map(std::time::Duration::as_secs_f64);
+    let buckets: Vec<(f64, u64)> = bounds
+        .chain([f64::INFINITY])
+        .zip(latency.buckets)
+        .collect();
+    let count = latency.buckets.iter().sum();
+    metric.encode_histogram::<NoLabelSet>(latency.sum.as_secs_f64(), count, &buckets, None)
 }

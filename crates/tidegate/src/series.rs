@@ -20,8 +20,9 @@ pub(crate) struct Series {
 pub(crate) enum MetricKind {
     Counter,
     Gauge,
-    /// A gauge whose values are microseconds, exported in seconds.
-    Seconds,
+    /// A histogram of durations. Exporters without histograms of their own export the percentiles,
+    /// in microseconds.
+    Histogram,
 }
 
 /// The counters of a gate at one time.
@@ -39,6 +40,13 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// Returns the durations of round trips, or `None` in memory.
+    pub(crate) fn latency(&self) -> Option<&tidegate_core::Latency> {
+        Some(&self.store.as_ref()?.latency)
+    }
+}
+
 impl Series {
     /// Returns the values; none if there is nothing to report.
     pub(crate) fn points(&self, snapshot: &Snapshot) -> Vec<Point> {
@@ -47,7 +55,7 @@ impl Series {
 }
 
 /// All metrics.
-pub(crate) const SERIES: [Series; 12] = [
+pub(crate) const SERIES: [Series; 15] = [
     counter("tidegate_checks", "Requests by policy and outcome", checks),
     counter(
         "tidegate_near_limit",
@@ -70,8 +78,23 @@ pub(crate) const SERIES: [Series; 12] = [
         |snapshot| by_policy(snapshot, |policy| policy.refunds),
     ),
     counter(
+        "tidegate_charges",
+        "Charges, and settlements at a higher cost",
+        |snapshot| by_policy(snapshot, |policy| policy.charges),
+    ),
+    counter(
+        "tidegate_dropped_units",
+        "Units of charges that exceeded the debt and were not counted",
+        |snapshot| by_policy(snapshot, |policy| policy.dropped / 1_000),
+    ),
+    counter(
+        "tidegate_unknown_tiers",
+        "Requests with a tier that the policy does not have",
+        |snapshot| by_policy(snapshot, |policy| policy.unknown_tiers),
+    ),
+    counter(
         "tidegate_unsettled",
-        "Requests whose actual cost exceeded the remaining limit",
+        "Charges and settlements that exceeded the debt",
         |snapshot| by_policy(snapshot, |policy| policy.unsettled),
     ),
     counter(
@@ -105,8 +128,8 @@ pub(crate) const SERIES: [Series; 12] = [
     ),
     Series {
         name: "tidegate_store_latency_seconds",
-        help: "Duration of round trips to the store by percentile",
-        kind: MetricKind::Seconds,
+        help: "Duration of round trips to the store, including those that timed out",
+        kind: MetricKind::Histogram,
         read: latency,
     },
 ];
@@ -171,6 +194,7 @@ fn checks(snapshot: &Snapshot) -> Vec<Point> {
         [
             ("allowed", policy.allowed),
             ("denied", policy.denied),
+            ("outage", policy.outages),
             ("never_allowed", policy.never_allowed),
             ("unlimited", policy.unlimited),
             ("blocked", policy.blocked),

@@ -10,7 +10,7 @@ use axum::http::{Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use tidegate::attribute::Limited;
-use tidegate::rate_limit;
+use tidegate::{AsKey, rate_limit};
 use tower::ServiceExt;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ struct User {
 }
 
 #[rate_limit("1/365 days", key = key, denied = |_| None)]
-async fn generic<K: Display + ?Sized>(key: &K) -> Option<String> {
+async fn generic<K: AsKey + Display + ?Sized>(key: &K) -> Option<String> {
     Some(key.to_string())
 }
 
@@ -73,7 +73,7 @@ struct Other {
 
 impl Other {
     /// The lock is not held during the call to the store.
-    #[rate_limit("1/365 days", key = self.name.lock().unwrap())]
+    #[rate_limit("1/365 days", key = *self.name.lock().unwrap())]
     async fn method(&self) -> Result<(), AppError> {
         Ok(())
     }

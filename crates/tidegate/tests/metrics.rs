@@ -38,9 +38,9 @@ fn prometheus() {
     let mut registry = Registry::default();
     tidegate::prometheus::register(&mut registry, &gate);
     for _ in 0..12 {
-        gate.check("api", "k").now().unwrap();
+        let _ = gate.check("api", "k").now().unwrap();
     }
-    gate.check("api", "free").now().unwrap();
+    let _ = gate.check("api", "free").now().unwrap();
     let before = text(&registry);
     assert_has(
         &before,
@@ -55,7 +55,7 @@ fn prometheus() {
         ],
     );
     for number in 0..10_000 {
-        gate.check("api", &format!("user:{number}")).now().unwrap();
+        let _ = gate.check("api", &format!("user:{number}")).now().unwrap();
     }
     let after = text(&registry);
     assert_eq!(before.lines().count(), after.lines().count());
@@ -71,7 +71,7 @@ async fn prometheus_reports_a_failing_store() {
     let gate = Gate::connect(&redis.url(), policies).await.unwrap();
     let mut registry = Registry::default();
     tidegate::prometheus::register(&mut registry, &gate);
-    gate.check("api", "k").await.unwrap();
+    let _ = gate.check("api", "k").await.unwrap();
     assert_has(
         &text(&registry),
         &[
@@ -81,7 +81,7 @@ async fn prometheus_reports_a_failing_store() {
     );
     redis.kill();
     for _ in 0..20 {
-        gate.check("api", "k").await.unwrap();
+        let _ = gate.check("api", "k").await.unwrap();
     }
     let after = text(&registry);
     let degraded =
@@ -102,7 +102,7 @@ fn opentelemetry() {
         .build();
     tidegate::opentelemetry::register(&provider.meter("test"), &gate);
     for _ in 0..12 {
-        gate.check("api", "k").now().unwrap();
+        let _ = gate.check("api", "k").now().unwrap();
     }
     provider.force_flush().unwrap();
     let exported = exporter.get_finished_metrics().unwrap();

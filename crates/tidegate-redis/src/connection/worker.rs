@@ -92,6 +92,7 @@ impl Slot {
                 CallError::Disconnected(reason)
             }
             TripEnd::TimedOut => {
+                self.node.health.timed_out(started.elapsed());
                 self.node
                     .transition(|state| state.timed_out(self.generation));
                 CallError::Timeout

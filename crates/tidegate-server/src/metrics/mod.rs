@@ -30,7 +30,7 @@ const PROTOCOLS: [(Protocol, &str); 3] = [
     (Protocol::Resp, "resp"),
     (Protocol::Admin, "admin"),
 ];
-const OUTCOMES: [&str; 3] = ["allowed", "denied", "never_allowed"];
+const OUTCOMES: [&str; 4] = ["allowed", "denied", "never_allowed", "outage"];
 
 /// The counters of one protocol: the histogram's buckets, the sum of durations, and refused requests.
 const SUM_NS: usize = BUCKETS.len() + 1;
@@ -86,6 +86,7 @@ impl Metrics {
     pub(crate) fn inline(&self, decision: &Decision) {
         let outcome = match decision.outcome() {
             Outcome::Allowed { .. } => 0,
+            Outcome::Denied { .. } if !decision.has_figures() => 3,
             Outcome::Denied { .. } => 1,
             Outcome::NeverAllowed => 2,
         };

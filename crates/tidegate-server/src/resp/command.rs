@@ -262,6 +262,16 @@ fn info(replies: &mut Replies) {
 }
 
 fn unknown(words: &Words<'_>, replies: &mut Replies) {
+    replies.error(&unknown_text(words));
+}
+
+/// Returns `true` if the server answers the command.
+pub(super) fn is_known(name: &[u8]) -> bool {
+    CommandName::of(name).is_some()
+}
+
+/// Returns the error for an unknown command.
+pub(super) fn unknown_text(words: &Words<'_>) -> String {
     let mut text = format!(
         "ERR unknown command '{}', with args beginning with: ",
         shown(words[0])
@@ -272,7 +282,7 @@ fn unknown(words: &Words<'_>, replies: &mut Replies) {
         }
         text.push_str(&format!("'{}' ", shown(word)));
     }
-    replies.error(&text);
+    text
 }
 
 /// Returns the part of a word that is repeated in an error.
@@ -286,6 +296,14 @@ impl Session {
         match self.token {
             None => "NOAUTH Authentication required.",
             Some(_) => "NOPERM the token lacks the scope: expected one with scope check",
+        }
+    }
+
+    /// Returns the error for a session that may not give back.
+    pub(super) fn not_for_refunds(&self) -> &'static str {
+        match self.token {
+            None => "NOAUTH Authentication required.",
+            Some(_) => "NOPERM the token lacks the scope: expected one with scope refund",
         }
     }
 

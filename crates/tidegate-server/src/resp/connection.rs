@@ -16,10 +16,13 @@ use super::batch::ThrottleBatch;
 use super::command::{self, AfterCommand};
 use super::frame::{self, Frame, Words};
 use super::reply::{Replies, Version};
+use super::policy::{PolicyCommand, PolicyOperation};
 use super::throttle::{Throttle, ThrottleCommand};
+use super::transaction::{QueuedCommand, Transaction, TransactionCommand};
 use crate::auth::FAILED_AUTH_DELAY;
 use crate::config::Scope;
 use crate::inline::BucketArguments;
+use crate::log::masked_key;
 use crate::metrics::Protocol;
 use crate::net::{Drain, Reservation, Stream};
 use crate::server::{ActiveConfig, Server};
@@ -43,6 +46,8 @@ pub(super) struct Session {
     may_check: bool,
     /// The number of wrong passwords.
     failures: u32,
+    /// The commands since `MULTI`.
+    transaction: Option<Transaction>,
 }
 
 /// The number of wrong passwords after which a client is disconnected. Commands that it has already
@@ -58,6 +63,7 @@ impl Session {
             token: None,
             may_check: false,
             failures: 0,
+            transaction: None,
         }
     }
 }
@@ -297,6 +303,110 @@ impl RespSession {
                 .error("ERR Protocol error: expected a Redis client");
             return AfterCommand::DrainAndClose;
         }
+        if let Some(command) = TransactionCommand::of(words[0]) {
+            batch.flush(&mut self.replies).await;
+            self.transact(command, &words, active).await;
+            return AfterCommand::Continue;
+        }
+        let is_ending = [&b"QUIT"[..], b"RESET"]
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(words[0]));
+        if self.session.transaction.is_some() && !is_ending {
+            self.queue(&words, active);
+            return AfterCommand::Continue;
+        }
+        self.run_command(words, is_line, batch, active).await
+    }
+
+    /// Runs `MULTI`, `EXEC` or `DISCARD`.
+    async fn transact(
+        &mut self,
+        command: TransactionCommand,
+        words: &Words<'_>,
+        active: &ActiveConfig,
+    ) {
+        let at = self.replies.bytes.len();
+        let transaction = self.session.transaction.take();
+        match (command, transaction) {
+            _ if !self.session.may_check => self.replies.error(self.session.not_for_checks()),
+            (_, open) if words.len() > 1 => {
+                self.session.transaction = open;
+                self.replies.error("ERR wrong number of arguments");
+            }
+            (TransactionCommand::Multi, None) => {
+                self.session.transaction = Some(Transaction::default());
+                self.replies.ok();
+            }
+            (TransactionCommand::Multi, open) => {
+                self.session.transaction = open;
+                self.replies.error("ERR MULTI calls can not be nested");
+            }
+            (TransactionCommand::Discard, Some(_)) => self.replies.ok(),
+            (TransactionCommand::Discard, None) => self.replies.error("ERR DISCARD without MULTI"),
+            (TransactionCommand::Exec, None) => self.replies.error("ERR EXEC without MULTI"),
+            (TransactionCommand::Exec, Some(open)) => match open.into_commands() {
+                None => self
+                    .replies
+                    .error("EXECABORT Transaction discarded because of previous errors."),
+                Some(commands) => return self.execute(&commands, active).await,
+            },
+        }
+        if self.replies.bytes.get(at) == Some(&b'-') {
+            self.server.metrics.refused(Protocol::Resp);
+        }
+    }
+
+    /// Runs the commands of a transaction in order.
+    async fn execute(&mut self, commands: &[QueuedCommand], active: &ActiveConfig) {
+        self.replies.array(commands.len());
+        let server = Arc::clone(&self.server);
+        for command in commands {
+            let words: Words<'_> = command.iter().map(|word| &**word).collect();
+            let mut batch = ThrottleBatch {
+                server: &server,
+                commands: SmallVec::new(),
+            };
+            self.run_command(words, false, &mut batch, active).await;
+            batch.flush(&mut self.replies).await;
+        }
+    }
+
+    /// Queues a command of a transaction, or aborts the transaction if the command is invalid.
+    fn queue(&mut self, words: &Words<'_>, active: &ActiveConfig) {
+        let checked = if let Some(command) = ThrottleCommand::of(words[0]) {
+            Throttle::read(command, words, &active.gate).map(drop)
+        } else if let Some(operation) = PolicyOperation::of(words[0]) {
+            PolicyCommand::read(operation, words, &active.gate).map(drop)
+        } else if command::is_known(words[0]) || words[0].eq_ignore_ascii_case(b"DEL") {
+            Ok(())
+        } else {
+            Err(command::unknown_text(words))
+        };
+        let queued = match (&mut self.session.transaction, checked) {
+            (None, _) => return,
+            (Some(transaction), Err(text)) => {
+                transaction.abort();
+                Err(text)
+            }
+            (Some(transaction), Ok(())) => transaction.queue(words).map_err(str::to_owned),
+        };
+        match queued {
+            Ok(()) => self.replies.simple("QUEUED"),
+            Err(text) => {
+                self.server.metrics.refused(Protocol::Resp);
+                self.replies.error(&text);
+            }
+        }
+    }
+
+    /// Runs a command outside or at the end of a transaction.
+    async fn run_command<'i>(
+        &mut self,
+        words: Words<'i>,
+        is_line: bool,
+        batch: &mut ThrottleBatch<'_, 'i>,
+        active: &ActiveConfig,
+    ) -> AfterCommand {
         if let Some(command) = ThrottleCommand::of(words[0]) {
             let read = match self.session.may_check {
                 true => Throttle::read(command, &words, &active.gate),
@@ -316,6 +426,9 @@ impl RespSession {
         let at = self.replies.bytes.len();
         let then = if words[0].eq_ignore_ascii_case(b"DEL") {
             self.delete(&words[1..], active).await;
+            AfterCommand::Continue
+        } else if let Some(operation) = PolicyOperation::of(words[0]) {
+            self.on_policy(operation, &words, active).await;
             AfterCommand::Continue
         } else {
             command::answer(&words, &mut self.session, active, &mut self.replies)
@@ -351,6 +464,40 @@ impl RespSession {
     }
 
     /// `DEL key …`: deletes the usage of keys.
+    /// Runs a command on a named policy.
+    async fn on_policy(
+        &mut self,
+        operation: PolicyOperation,
+        words: &Words<'_>,
+        active: &ActiveConfig,
+    ) {
+        let permitted = match operation {
+            PolicyOperation::Reset => self.session.may_reset(active),
+            PolicyOperation::Refund if !self.session.may(active, Scope::Refund) => {
+                Err(self.session.not_for_refunds())
+            }
+            _ if !self.session.may_check => Err(self.session.not_for_checks()),
+            _ => Ok(()),
+        };
+        if let Err(text) = permitted {
+            return self.replies.error(text);
+        }
+        let command = match PolicyCommand::read(operation, words, &active.gate) {
+            Ok(command) => command,
+            Err(text) => return self.replies.error(&text),
+        };
+        let version = self.session.version;
+        match command.run(&active.gate, version, &mut self.replies).await {
+            Ok(was_used) if operation == PolicyOperation::Reset => {
+                let (policy, key) = (command.policy, masked_key(command.key));
+                let caller = self.stream.timeouts().peer();
+                tracing::info!(policy, key, %caller, was_used, "key reset");
+            }
+            Ok(_) => {}
+            Err(error) => self.replies.error(&format!("ERR {error}")),
+        }
+    }
+
     async fn delete(&mut self, keys: &[&[u8]], active: &ActiveConfig) {
         if let Err(text) = self.session.may_reset(active) {
             return self.replies.error(text);
@@ -361,10 +508,11 @@ impl RespSession {
                 .error("ERR wrong number of arguments for 'del' command");
         }
         match reset_keys(keys, active).await {
-            Ok(()) => {
-                tracing::info!(keys = keys.len(), "keys reset by DEL");
-                self.replies
-                    .integer(i64::try_from(keys.len()).unwrap_or(i64::MAX));
+            Ok(reset) => {
+                let key = keys.first().map(|key| masked_key(key)).unwrap_or_default();
+                let caller = self.stream.timeouts().peer();
+                tracing::info!(keys = keys.len(), reset, key, %caller, "keys reset by DEL");
+                self.replies.integer(reset);
             }
             Err(error) => self.replies.error(&format!("ERR {error}")),
         }
@@ -395,7 +543,7 @@ fn is_plain_command(words: &Words<'_>) -> bool {
     !is_http && words.iter().all(is_text)
 }
 
-async fn reset_keys(keys: &[&[u8]], active: &ActiveConfig) -> Result<(), CheckError> {
+async fn reset_keys(keys: &[&[u8]], active: &ActiveConfig) -> Result<i64, CheckError> {
     for key in keys {
         Key::new(key)?;
     }
@@ -406,10 +554,11 @@ async fn reset_keys(keys: &[&[u8]], active: &ActiveConfig) -> Result<(), CheckEr
         period: Duration::from_secs(1),
     };
     let Ok(limiter) = any.find(&active.gate) else {
-        return Ok(());
+        return Ok(0);
     };
+    let mut reset = 0;
     for key in keys {
-        limiter.reset(key).await?;
+        reset += i64::from(limiter.reset(key).await?);
     }
-    Ok(())
+    Ok(reset)
 }

@@ -7,8 +7,10 @@ mod batch;
 mod command;
 mod connection;
 mod frame;
+mod policy;
 mod reply;
 mod throttle;
+mod transaction;
 
 use std::sync::Arc;
 

@@ -49,6 +49,7 @@ fn send_http(
     let (path, body) = match step.act() {
         Act::Check(cost) => ("/v1/check", format!("{{{}}}", fields(cost))),
         Act::Refund(cost) => ("/v1/refund", format!("{{{}}}", fields(cost))),
+        Act::Charge(cost) => ("/v1/charge", format!("{{{}}}", fields(cost))),
         Act::Admit(cost, _) => (
             "/v1/check",
             format!("{{{}, \"receipt\": true}}", fields(cost)),
