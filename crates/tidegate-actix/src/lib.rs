@@ -24,6 +24,9 @@ pub mod key;
 mod middleware;
 mod response;
 
+// The crates whose types appear in this API.
+pub use {actix_web, bytes};
+
 pub use body::LimitedBody;
 pub use framework::Actix;
 pub use middleware::{RateLimit, RateLimitMiddleware};

@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         // The reader of our output has closed it, as in `tidegate simulate … | head`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.downcast_ref::<serve::Reported>().is_some() => ExitCode::from(FAILURE),
         Err(error) => {
             eprintln!("tidegate: {error:#}");
             let is_interrupted = error.downcast_ref::<simulate::Interrupted>().is_some();

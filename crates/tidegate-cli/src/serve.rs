@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use tidegate::Clock;
 use tidegate_server::config::{Flag, Listen, LogFormat, Scope};
 use tidegate_server::{Config, ConfigSource, Listeners, Reloads, log, run};
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,6 +74,12 @@ pub(crate) struct SourceOptions {
 }
 
 impl SourceOptions {
+    /// Returns `true` if an option or the environment asks for JSON, whatever the file says.
+    fn asks_for_json(&self) -> bool {
+        let from_environment = std::env::var("TIDEGATE__LOG__FORMAT").ok();
+        self.log_format.clone().or(from_environment).as_deref() == Some("json")
+    }
+
     /// Returns the source of the configuration: the file, overridden by the environment and these
     /// options.
     pub(crate) fn source(&self) -> ConfigSource {
@@ -119,9 +126,34 @@ impl SourceOptions {
     }
 }
 
+/// Runs the server. A fatal error has the format of log lines.
 pub(crate) fn serve(options: &ServeOptions) -> anyhow::Result<()> {
+    let mut is_json = options.source.asks_for_json();
+    run_server(options, &mut is_json).map_err(|error| {
+        if !is_json {
+            return error;
+        }
+        let now = Duration::from_nanos(Clock::system().now().as_nanos());
+        let line = serde_json::json!({
+            "timestamp": humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + now).to_string(),
+            "level": "ERROR",
+            "message": "the server failed",
+            "error": format!("{error:#}"),
+        });
+        eprintln!("{line}");
+        Reported.into()
+    })
+}
+
+/// The error for a failure that has been reported.
+#[derive(Debug, thiserror::Error)]
+#[error("the server failed")]
+pub(crate) struct Reported;
+
+fn run_server(options: &ServeOptions, is_json: &mut bool) -> anyhow::Result<()> {
     let source = options.source.source();
     let config = source.load()?;
+    *is_json = config.log.format == LogFormat::Json;
     for (name, meant) in misspelled(&source, &config) {
         eprintln!("tidegate: {name} is ignored: did you mean {meant}?");
     }
@@ -242,6 +274,9 @@ struct Greeting {
     lines: Vec<String>,
     addresses: [(&'static str, Option<SocketAddr>); 3],
     is_for_people: bool,
+    store: String,
+    hash: String,
+    policies: String,
 }
 
 impl Greeting {
@@ -318,6 +353,14 @@ impl Greeting {
             lines,
             addresses,
             is_for_people: config.log.format == LogFormat::Text,
+            store: config.store.url.to_string(),
+            hash: config.hash(),
+            policies: config
+                .policies
+                .keys()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", "),
         }
     }
 
@@ -332,6 +375,14 @@ impl Greeting {
             let _ = stdout.flush();
             return;
         }
+        let Self {
+            store,
+            hash,
+            policies,
+            ..
+        } = self;
+        let version = env!("CARGO_PKG_VERSION");
+        tracing::info!(version, store, hash, policies, "server started");
         for (listener, address) in self.addresses {
             if let Some(address) = address {
                 tracing::info!(listener, %address, "listening");

@@ -154,7 +154,8 @@ impl Histogram {
         if let Some(count) = self.buckets.get(bucket) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        self.sum_us.fetch_add(us.min(MAX_SUMMED_US), Ordering::Relaxed);
+        self.sum_us
+            .fetch_add(us.min(MAX_SUMMED_US), Ordering::Relaxed);
         self.max_us.fetch_max(us, Ordering::Relaxed);
     }
 

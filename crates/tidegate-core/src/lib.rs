@@ -28,6 +28,8 @@ mod policy_set;
 mod record;
 #[doc(hidden)] // For Tidegate's own stores.
 pub mod remote;
+#[cfg(feature = "serde")]
+mod serde;
 mod store;
 mod striped;
 mod subject;

@@ -90,7 +90,9 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    // https://no-color.org: any value but an empty one.
+    let is_colorless = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let is_colored = std::io::IsTerminal::is_terminal(&std::io::stderr()) && !is_colorless;
     let builder = NonBlockingBuilder::default()
         .lossy(true)
         .buffered_lines_limit(MAX_WAITING_LINES);
@@ -102,7 +104,7 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
         .with_writer(writer)
         .with_target(false);
     let lines = match config.format {
-        LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
+        LogFormat::Text => lines.with_ansi(is_colored).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let own = Targets::new().with_target("tidegate", level);

@@ -28,11 +28,18 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
         let is_degraded = active.is_degraded();
         if is_degraded != was_degraded {
             was_degraded = is_degraded;
-            let error = active
-                .gate
-                .store_health()
-                .and_then(|health| health.last_error);
-            let error = error.as_deref().unwrap_or("connection lost");
+            let health = active.gate.store_health();
+            // A store that is connected lazily may never have been reached.
+            let is_new = health
+                .as_ref()
+                .is_some_and(|health| health.round_trips == 0);
+            let error = health.and_then(|health| health.last_error);
+            let cause = if is_new {
+                "not reached yet"
+            } else {
+                "connection lost"
+            };
+            let error = error.as_deref().unwrap_or(cause);
             match is_degraded {
                 true => tracing::warn!(error, "store unavailable, applying the failure policy"),
                 false => tracing::info!("store available again"),

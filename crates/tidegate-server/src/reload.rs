@@ -35,8 +35,26 @@ fn reload(server: &Server, source: &ConfigSource) -> Result<bool, ConfigError> {
         return Ok(false);
     }
     let gate = old.gate.updated(config.policy_set()?);
+    log_policies(&old.config, &config);
     server.activate(ActiveConfig::new(config, secrets, gate));
     Ok(true)
+}
+
+/// Logs the policies that a new configuration adds, changes and removes.
+fn log_policies(old: &Config, new: &Config) {
+    let names = |of: &dyn Fn(&str) -> bool| {
+        let names = new.policies.keys().filter(|name| of(name));
+        names.map(String::as_str).collect::<Vec<_>>().join(", ")
+    };
+    let added = names(&|name| !old.policies.contains_key(name));
+    let changed = names(&|name| {
+        let before = old.policies.get(name);
+        before.is_some() && before != new.policies.get(name)
+    });
+    let removed = old.policies.keys();
+    let removed = removed.filter(|name| !new.policies.contains_key(*name));
+    let removed = removed.map(String::as_str).collect::<Vec<_>>().join(", ");
+    tracing::info!(added, changed, removed, "policies updated");
 }
 
 /// Rejects a configuration that would drop all policies, all tokens of a scope, or client

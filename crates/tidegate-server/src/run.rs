@@ -99,6 +99,8 @@ async fn serve(
         tracing::warn!(listener, %address, "listener accepts unauthenticated clients (insecure = true)");
     }
     let gate = gate(&config, url).await?;
+    // The monitor logs them, also while no request comes.
+    gate.silence_outage_log();
     let server = Arc::new(Server::new(ActiveConfig::new(config, secrets, gate)));
     server.warn_of_few_files();
     let ended = CancellationToken::new();
@@ -118,6 +120,16 @@ async fn serve(
     let workers = Workers::start(&server, listeners)?;
     ready();
     shutdown.await;
+    let delay = server.active().config.bounds.drain_delay();
+    if !delay.is_zero() {
+        server.start_leaving();
+        let delay_seconds = delay.as_secs_f64();
+        tracing::info!(
+            delay_seconds,
+            "shutting down, not ready, still accepting connections"
+        );
+        tokio::time::sleep(delay).await;
+    }
     tracing::info!(
         connections = server.connections.count(),
         "shutting down, draining connections"

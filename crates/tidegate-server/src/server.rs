@@ -73,6 +73,8 @@ pub(crate) struct Server {
     pub(crate) max_connections: usize,
     pub(crate) clock: Clock,
     pub(crate) started_at_s: u64,
+    /// Set from the signal to shut down on.
+    is_leaving: AtomicBool,
     is_draining: AtomicBool,
 }
 
@@ -96,6 +98,7 @@ impl Server {
             }),
             started_at_s: clock.now().as_nanos() / 1_000_000_000,
             clock,
+            is_leaving: AtomicBool::new(false),
             is_draining: AtomicBool::new(false),
         }
     }
@@ -126,8 +129,19 @@ impl Server {
         }
     }
 
+    /// Marks the server as not ready.
+    pub(crate) fn start_leaving(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+    }
+
+    /// Returns `true` if the server is shutting down.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
     /// Marks the server as draining.
     pub(crate) fn start_draining(&self) {
+        self.start_leaving();
         self.is_draining.store(true, Ordering::Release);
     }
 

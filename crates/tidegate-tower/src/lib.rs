@@ -30,6 +30,9 @@ mod request_kind;
 mod response;
 mod service;
 
+// The crates whose types appear in this API.
+pub use {bytes, http, http_body};
+
 pub use body::{BodyFailed, DenialBody, DenialResponse, ResponseBody};
 pub use framework::{PeerAddress, Tower};
 pub use future::ResponseFuture;

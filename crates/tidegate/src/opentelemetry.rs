@@ -13,8 +13,10 @@
 //! The attributes are the policy and the outcome, never a key. The export adds nothing to a check:
 //! the counters are read when the meter's reader collects them.
 
-use opentelemetry::KeyValue;
-use opentelemetry::metrics::{AsyncInstrument, Meter};
+// Its types appear in this API.
+pub use ::opentelemetry;
+use ::opentelemetry::KeyValue;
+use ::opentelemetry::metrics::{AsyncInstrument, Meter};
 use tidegate_core::{Gate, Store};
 
 use crate::series::{MetricKind, Point, SERIES, Series, Snapshot};

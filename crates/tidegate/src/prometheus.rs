@@ -18,6 +18,8 @@
 //! The labels are the policy and the outcome, never a key, so the number of series does not depend
 //! on the number of keys. The export adds nothing to a check.
 
+// Its types appear in this API.
+pub use prometheus_client;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -102,10 +104,7 @@ fn encode_histogram(
     latency: &Latency,
 ) -> Result<(), std::fmt::Error> {
     let bounds = LATENCY_BOUNDS.iter().map(std::time::Duration::as_secs_f64);
-    let buckets: Vec<(f64, u64)> = bounds
-        .chain([f64::INFINITY])
-        .zip(latency.buckets)
-        .collect();
+    let buckets: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(latency.buckets).collect();
     let count = latency.buckets.iter().sum();
     metric.encode_histogram::<NoLabelSet>(latency.sum.as_secs_f64(), count, &buckets, None)
 }

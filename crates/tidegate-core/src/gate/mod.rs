@@ -303,6 +303,12 @@ impl<S: Store> Gate<S> {
         self.shared.policies.load().policy(policy).map(drop)
     }
 
+    /// Turns off the log of outages, for a server that logs them itself.
+    #[doc(hidden)] // For Tidegate's own servers.
+    pub fn silence_outage_log(&self) {
+        self.shared.settings.outages.silence();
+    }
+
     /// Checks that a policy exists and accepts a tier.
     ///
     /// # Errors

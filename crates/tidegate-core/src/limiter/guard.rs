@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::counters::{AtomicCounters, Counters};
 use super::deny_cache::{DenyCache, DenyCaches, PolicyTag};
 use super::failure_policy::{FailurePolicy, Fallback, LocalStore};
+use super::outage_log::OutageLog;
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
 use crate::decision::{Decision, Degraded};
@@ -25,6 +26,7 @@ pub(crate) struct RemoteSettings {
     caches: Arc<DenyCaches>,
     /// One deny cache for all limiters, if there may be many with few keys each.
     denied: Option<Arc<DenyCache>>,
+    pub(crate) outages: Arc<OutageLog>,
 }
 
 impl RemoteSettings {
@@ -52,6 +54,7 @@ impl Default for RemoteSettings {
             local: Arc::default(),
             caches: Arc::default(),
             denied: None,
+            outages: Arc::default(),
         }
     }
 }
@@ -169,8 +172,14 @@ impl RemoteGuard {
         cost: Cost,
     ) -> Admission {
         match store.peek(plan, key, cost).await {
-            Ok(admission) => admission,
-            Err(error) => self.fall_back.peek(key, cost, error.reason()),
+            Ok(admission) => {
+                self.settings.outages.answered();
+                admission
+            }
+            Err(error) => {
+                self.settings.outages.failed(&error);
+                self.fall_back.peek(key, cost, error.reason())
+            }
         }
     }
 
@@ -183,8 +192,14 @@ impl RemoteGuard {
         cost: Cost,
     ) -> Charged {
         let charged = match store.charge(plan, key, cost).await {
-            Ok(charged) => charged,
-            Err(error) => self.fall_back.charge(key, cost, error.reason()),
+            Ok(charged) => {
+                self.settings.outages.answered();
+                charged
+            }
+            Err(error) => {
+                self.settings.outages.failed(&error);
+                self.fall_back.charge(key, cost, error.reason())
+            }
         };
         // Cached denials would show too short a wait.
         self.denied.invalidate(key);
@@ -194,6 +209,7 @@ impl RemoteGuard {
 
     /// Returns the failure policy's answer, and counts it.
     pub(super) fn fall_back(&self, key: Key<'_>, cost: Cost, error: &StoreError) -> Decision {
+        self.settings.outages.failed(error);
         let decision = self.fall_back.check(key, cost, error.reason());
         self.counters.check(&decision);
         decision
@@ -206,6 +222,7 @@ impl RemoteGuard {
         cost: Cost,
         error: &StoreError,
     ) -> Admission {
+        self.settings.outages.failed(error);
         let admission = self.fall_back.admit(key, cost, error.reason());
         self.counters.check(&admission.decision);
         admission
@@ -268,6 +285,7 @@ impl RemoteGuard {
             Some(cost) => self.denied.record(self.tag, key, cost, asked_at, &decision),
             None => self.denied.invalidate(key),
         }
+        self.settings.outages.answered();
         self.counters.check(&decision);
         decision
     }

@@ -14,6 +14,7 @@ mod failure_policy;
 mod global;
 mod guard;
 mod multi_key;
+mod outage_log;
 mod queue;
 mod request;
 mod stored_receipts;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate::{Exception, PolicySet, Rules};
@@ -21,6 +22,10 @@ pub struct PolicyConfig {
     /// counts separately.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shared_tiers: bool,
+    /// Rejects requests with a tier that the policy does not have. By default they use the default
+    /// limits, and the metric `tidegate_unknown_tiers` counts them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub reject_unknown_tiers: bool,
     /// Counts and reports, and never denies.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shadow: bool,
@@ -92,6 +97,9 @@ impl PolicyConfig {
         if self.shared_tiers {
             rules = rules.shared_tiers();
         }
+        if self.reject_unknown_tiers {
+            rules = rules.reject_unknown_tiers();
+        }
         if self.shadow {
             rules = rules.shadow();
         }
@@ -117,10 +125,53 @@ impl ExceptionConfig {
                 );
             }
         };
+        if looks_like_network(&self.key) {
+            return Err(format!(
+                "the key `{}` looks like a network: expected a single key, such as one address",
+                self.key
+            ));
+        }
         let added = match &self.tenant {
             Some(tenant) => rules.tenant_exception(tenant, &self.key, exception),
             None => rules.exception(&self.key, exception),
         };
         added.map_err(|error| error.to_string())
+    }
+}
+
+/// Returns `true` for a key such as `10.0.0.0/8`. An exception applies to one key, so it would never
+/// match the addresses of the network.
+///
+/// `ip:2001:db8::/64` is one key: middleware stores IPv6 addresses in this form.
+fn looks_like_network(key: &str) -> bool {
+    let (is_stored, address) = match key.strip_prefix("ip:") {
+        Some(address) => (true, address),
+        None => (false, key),
+    };
+    match address.parse::<IpNet>() {
+        Ok(IpNet::V4(network)) => network.prefix_len() < 32,
+        Ok(IpNet::V6(network)) => !is_stored && network.prefix_len() < 128,
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_are_not_keys() {
+        for key in ["10.0.0.0/8", "ip:10.0.0.0/8", "2001:db8::/32", "0.0.0.0/0"] {
+            assert!(looks_like_network(key), "{key}");
+        }
+        for key in [
+            "ip:10.0.0.1",
+            "10.0.0.1",
+            "ip:2001:db8::/64",
+            "user/8",
+            "10.0.0.1/32",
+        ] {
+            assert!(!looks_like_network(key), "{key}");
+        }
     }
 }

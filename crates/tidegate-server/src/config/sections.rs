@@ -246,6 +246,11 @@ pub struct Bounds {
     pub max_batch: usize,
     /// Maximum number of concurrent requests on one HTTP/2 connection.
     pub max_streams: u32,
+    /// The time between SIGTERM and draining, in which /readyz answers 503 and connections are
+    /// still accepted, so that load balancers notice first. The default is 3 s under systemd and
+    /// Kubernetes, and 0 otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_delay: Option<ConfigDuration>,
     /// Maximum time to finish requests in flight at shutdown.
     pub drain_timeout: ConfigDuration,
 }
@@ -263,12 +268,30 @@ impl Default for Bounds {
             max_body: 16 * 1024,
             max_batch: 1_000,
             max_streams: 128,
+            drain_delay: None,
             drain_timeout: ConfigDuration::seconds(5),
         }
     }
 }
 
+/// The default of `drain_delay` where something else decides when requests stop coming.
+const SUPERVISED_DRAIN_DELAY: Duration = Duration::from_secs(3);
+
 impl Bounds {
+    /// Returns the time between the signal and draining.
+    pub(crate) fn drain_delay(&self) -> Duration {
+        let is_supervised = || {
+            ["NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST"]
+                .iter()
+                .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+        };
+        match &self.drain_delay {
+            Some(delay) => delay.0,
+            None if is_supervised() => SUPERVISED_DRAIN_DELAY,
+            None => Duration::ZERO,
+        }
+    }
+
     /// Returns how long an idle connection is kept at shutdown: its client may be about to send a
     /// request.
     pub(crate) fn linger(&self) -> Duration {

@@ -301,7 +301,7 @@ fn status(
 }
 
 fn ready(http: &Http, active: &ActiveConfig) -> Result<Response, Problem> {
-    if http.server.is_draining() {
+    if http.server.is_leaving() {
         let detail = "the server is shutting down";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
     }

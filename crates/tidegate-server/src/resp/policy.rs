@@ -132,9 +132,11 @@ impl<'a> PolicyCommand<'a> {
             }
             PolicyOperation::Charge | PolicyOperation::Refund => {
                 let usage = if self.operation == PolicyOperation::Charge {
-                    self.with_options(gate.charge(policy, key, self.cost)).await?
+                    self.with_options(gate.charge(policy, key, self.cost))
+                        .await?
                 } else {
-                    self.with_options(gate.refund(policy, key, self.cost)).await?
+                    self.with_options(gate.refund(policy, key, self.cost))
+                        .await?
                 };
                 match usage {
                     Some(usage) => write_decision(&usage, usage.reason(), None, version, replies),
@@ -174,7 +176,14 @@ fn write_verdict(verdict: &Verdict, version: Version, replies: &mut Replies) {
             // A shadow policy that would deny does not.
             let is_allowed = verdict.is_allowed();
             let reason = verdict.reason();
-            write_figures(is_allowed, decision, reason, denied_by.as_deref(), version, replies);
+            write_figures(
+                is_allowed,
+                decision,
+                reason,
+                denied_by.as_deref(),
+                version,
+                replies,
+            );
         }
         // An exception: unlimited or blocked.
         None => {
@@ -201,7 +210,14 @@ fn write_decision(
     version: Version,
     replies: &mut Replies,
 ) {
-    write_figures(decision.is_allowed(), decision, reason, denied_by, version, replies);
+    write_figures(
+        decision.is_allowed(),
+        decision,
+        reason,
+        denied_by,
+        version,
+        replies,
+    );
 }
 
 fn write_figures(
@@ -213,7 +229,13 @@ fn write_figures(
     replies: &mut Replies,
 ) {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let known = |figure: u64| if decision.has_figures() { number(figure) } else { -1 };
+    let known = |figure: u64| {
+        if decision.has_figures() {
+            number(figure)
+        } else {
+            -1
+        }
+    };
     let retry_after = match decision.retry_after() {
         _ if is_allowed => 0,
         Some(wait) if decision.has_figures() => number(microseconds(wait)),

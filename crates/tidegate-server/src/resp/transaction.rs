@@ -42,7 +42,10 @@ impl TransactionCommand {
 impl Transaction {
     /// Queues a command. Returns an error, and aborts, if there are too many.
     pub(super) fn queue(&mut self, words: &Words<'_>) -> Result<(), &'static str> {
-        let bytes: usize = words.iter().map(|word| word.len() + size_of::<Box<[u8]>>()).sum();
+        let bytes: usize = words
+            .iter()
+            .map(|word| word.len() + size_of::<Box<[u8]>>())
+            .sum();
         if self.commands.len() == MAX_COMMANDS || self.bytes + bytes > MAX_BYTES {
             self.is_aborted = true;
             return Err("ERR too many commands in a transaction");
