@@ -79,7 +79,7 @@ fn a3_settled_receipts_use_no_space() {
             .unwrap(),
     );
     assert!(
-        ready(gate.decide_with_receipt(Subject::new("p", "first"), "first"))
+        ready(gate.decide_with_receipt(&Subject::new("p", "first"), "first"))
             .unwrap()
             .1
     );
@@ -90,19 +90,19 @@ fn a3_settled_receipts_use_no_space() {
     for number in 0..70_000 {
         let id = number.to_string();
         assert!(
-            ready(gate.decide_with_receipt(Subject::new("p", "other"), &id))
+            ready(gate.decide_with_receipt(&Subject::new("p", "other"), &id))
                 .unwrap()
                 .1
         );
-        assert!(ready(gate.settle(free("other"), &id)).unwrap().is_some());
+        assert!(ready(gate.settle(&free("other"), &id)).unwrap().is_some());
     }
     assert!(
-        ready(gate.settle(free("first"), "first"))
+        ready(gate.settle(&free("first"), "first"))
             .unwrap()
             .is_some()
     );
     assert!(
-        ready(gate.settle(free("first"), "first"))
+        ready(gate.settle(&free("first"), "first"))
             .unwrap()
             .is_none(),
         "the receipt was settled twice"
@@ -124,12 +124,12 @@ fn a3_a_higher_cost_is_charged_after_the_limit_has_reset() {
         ..Subject::new("p", "k")
     };
     assert!(
-        ready(gate.decide_with_receipt(subject(100), "r"))
+        ready(gate.decide_with_receipt(&subject(100), "r"))
             .unwrap()
             .1
     );
     clock.advance(Duration::from_secs(300));
-    let settled = ready(gate.settle(subject(50_000), "r")).unwrap().unwrap();
+    let settled = ready(gate.settle(&subject(50_000), "r")).unwrap().unwrap();
     assert_eq!(settled.remaining(), 50_100);
 }
 
@@ -200,13 +200,13 @@ fn a3_denied_requests_leave_no_candidate_receipts() {
     let rules = rules.candidate("fixed_window 1000000/hour".parse().unwrap());
     let gate = Gate::memory(PolicySet::new().with("p", rules).unwrap());
     assert!(
-        ready(gate.decide_with_receipt(Subject::new("p", "k"), "first"))
+        ready(gate.decide_with_receipt(&Subject::new("p", "k"), "first"))
             .unwrap()
             .1
     );
     for number in 0..66_000 {
         assert!(
-            !ready(gate.decide_with_receipt(Subject::new("p", "k"), &number.to_string()))
+            !ready(gate.decide_with_receipt(&Subject::new("p", "k"), &number.to_string()))
                 .unwrap()
                 .1
         );
@@ -215,5 +215,5 @@ fn a3_denied_requests_leave_no_candidate_receipts() {
         cost: Cost::ZERO,
         ..Subject::new("p", "k")
     };
-    assert!(ready(gate.settle(free, "first")).unwrap().is_some());
+    assert!(ready(gate.settle(&free, "first")).unwrap().is_some());
 }
