@@ -124,7 +124,7 @@ fn a3_a_receipt_settles_once_on_any_server() {
         "{statuses:?}"
     );
     let left = servers[1]
-        .post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)
+        .post("/v1/peek", r#"{"policy": "api", "key": "k", "cost": 0}"#)
         .json();
     assert_eq!(left["remaining"], 3);
     // A forged receipt, or one for another key, settles nothing.

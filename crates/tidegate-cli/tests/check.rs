@@ -71,8 +71,20 @@ fn checks_peeks_and_resets_share_a_counter() {
         ),
         (1, &"user:42".into(), &0.into(), &Value::Null)
     );
-    assert_eq!(run("reset", &[]), (0, "3 of 3 left\n".to_owned()));
-    assert_eq!(run("peek", &[]), (0, "3 of 3 left\n".to_owned()));
+    assert_eq!(run("reset", &[]), (0, "reset; 3 of 3 left\n".to_owned()));
+    assert_eq!(
+        run("reset", &[]),
+        (0, "nothing to reset; 3 of 3 left\n".to_owned())
+    );
+    let (code, text) = run("peek", &["--cost", "3"]);
+    assert!(
+        code == 0 && text.starts_with("allowed; 0 of 3 left"),
+        "{text}"
+    );
+    let (code, text) = run("charge", &["--cost", "2"]);
+    assert!(code == 0 && text.starts_with("1 of 3 left"), "{text}");
+    let (code, text) = run("refund", &["--cost", "2"]);
+    assert!(code == 0 && text.starts_with("3 of 3 left"), "{text}");
     let (code, text) = run("check", &["--output", "json"]);
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(

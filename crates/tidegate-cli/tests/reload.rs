@@ -78,7 +78,7 @@ fn reloads_under_load_fail_no_request_and_mix_no_configurations() {
     });
     // No check was lost, and none was counted twice.
     let state = server
-        .post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)
+        .post("/v1/peek", r#"{"policy": "api", "key": "k", "cost": 0}"#)
         .json();
     assert_eq!(
         state["limit"].as_u64().unwrap() - state["remaining"].as_u64().unwrap(),

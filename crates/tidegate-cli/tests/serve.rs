@@ -256,8 +256,9 @@ fn a_killed_server_resumes_from_its_snapshot() {
     let arguments = ["--config", &config, "--snapshot", &shown];
     let check = r#"{"policy": "api", "key": "k"}"#;
     let used = |server: &ServerProcess| {
+        let look = r#"{"policy": "api", "key": "k", "cost": 0}"#;
         1_000
-            - server.post("/v1/peek", check).json()["remaining"]
+            - server.post("/v1/peek", look).json()["remaining"]
                 .as_u64()
                 .unwrap()
     };
@@ -355,7 +356,18 @@ fn every_line_of_a_json_log_is_valid() {
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
     let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_eq!(
-        (&first["level"], &first["message"], &first["listener"]),
+        (&first["level"], &first["message"], &first["store"]),
+        (
+            &"INFO".into(),
+            &"server started".into(),
+            &"memory://".into()
+        )
+    );
+    assert_eq!(first["version"], env!("CARGO_PKG_VERSION"));
+    assert!(first["hash"].is_string() && first["policies"].is_string());
+    let second: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(
+        (&second["level"], &second["message"], &second["listener"]),
         (&"INFO".into(), &"listening".into(), &"http".into())
     );
     Command::new("kill")
@@ -456,7 +468,15 @@ fn check_peek_and_reset_work_against_a_server() {
         "{output}"
     );
     let (code, output) = ask("peek", &http, &["-p", "api"]);
-    assert!(code == 1 && output.starts_with("0 of 3 left"), "{output}");
+    assert!(
+        code == 1 && output.starts_with("denied, retry in ") && output.contains("0 of 3 left"),
+        "{output}"
+    );
+    let (code, output) = ask("peek", &http, &["-p", "api", "--cost", "0.5"]);
+    assert!(
+        code == 0 && output.starts_with("allowed; 0 of 3 left"),
+        "{output}"
+    );
     assert_eq!(
         ask(
             "check",
@@ -475,9 +495,24 @@ fn check_peek_and_reset_work_against_a_server() {
         0
     );
     let (code, output) = ask("peek", &http, &["-p", "watched"]);
-    assert!(code == 0 && output.starts_with("0 of 1 left"), "{output}");
+    assert!(
+        code == 0 && output.starts_with("allowed; 0 of 1 left"),
+        "{output}"
+    );
+    let (code, output) = ask("charge", &http, &["-p", "api", "--cost", "1"]);
+    assert!(code == 0 && output.starts_with("0 of 3 left"), "{output}");
+    let (code, output) = ask("refund", &http, &["-p", "api", "--cost", "1"]);
+    assert!(code == 0 && output.starts_with("1 of 3 left"), "{output}");
     let (code, output) = ask("reset", &admin, &["-p", "api"]);
-    assert!(code == 0 && output.starts_with("3 of 3 left"), "{output}");
+    assert!(
+        code == 0 && output.starts_with("reset; 3 of 3 left"),
+        "{output}"
+    );
+    let (code, output) = ask("reset", &admin, &["-p", "api", "--tenant", "new"]);
+    assert!(
+        code == 0 && output.starts_with("nothing to reset; 3 of 3 left"),
+        "{output}"
+    );
     let (code, output) = ask("check", &http, &["-p", "5/minute", "-o", "json"]);
     assert!(code == 0 && output.contains("\"remaining\":4"), "{output}");
     let (code, output) = ask("reset", &http, &["-p", "api"]);
@@ -567,7 +602,8 @@ fn an_unfinished_request_does_not_delay_shutdown() {
     assert!(server.log().contains("drain timeout, dropping connections"));
     // The snapshot includes the check before the shutdown.
     let again = ServerProcess::start(&arguments);
-    assert_eq!(again.post("/v1/peek", check).json()["remaining"], 8);
+    let look = r#"{"policy": "api", "key": "k", "cost": 0}"#;
+    assert_eq!(again.post("/v1/peek", look).json()["remaining"], 8);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 
 mod algorithm;
 mod blocking;
+mod cas_store;
 mod clock;
 mod cost;
 mod decision;
@@ -37,6 +38,7 @@ mod sync;
 
 #[doc(hidden)]
 pub use algorithm::{Claim, Claims};
+pub use cas_store::{CasBackend, CasPlan, CasStore};
 pub use clock::{Clock, ManualClock, SleepFuture, TimeSource, Timestamp};
 pub use cost::{Cost, CostError};
 pub use decision::{Decision, Degraded, LimitFigures, Outcome};
@@ -64,9 +66,9 @@ pub use memory::{
 pub use name::{Name, NameError};
 pub use policy::{Algorithm, Anchor, Limit, Policy, PolicyError, Rate};
 pub use policy_set::{Exception, PolicySet, PolicySetError, Rules};
-pub use record::Record;
 #[doc(hidden)]
 pub use record::Settlement;
+pub use record::{Record, RecordError};
 #[doc(hidden)]
 pub use store::{ANY_RATE, Admission};
 pub use store::{BlockingError, Charged, Store, StoreError};

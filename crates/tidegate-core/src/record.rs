@@ -8,6 +8,7 @@ use crate::algorithm::{self, Algorithm, Claim, Claims, StateChange, Step, StepSt
 use crate::clock::Timestamp;
 use crate::cost::Cost;
 use crate::decision::Decision;
+use crate::memory::{decode_record, encode_record};
 use crate::policy::Policy;
 use crate::store::{Admission, Charged};
 
@@ -34,7 +35,60 @@ pub struct Record {
     states: Vec<StepState>,
 }
 
+/// The version of the encoding of records.
+const VERSION: u8 = 1;
+
+/// The error for bytes that are not a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The bytes are damaged, or not a record.
+    #[error("the record is damaged: {0}")]
+    Damaged(String),
+    /// The record was written by another version of Tidegate.
+    #[error("record version {0}: expected {VERSION}")]
+    Version(u8),
+}
+
 impl Record {
+    /// Returns the record as bytes, for a store that keeps it elsewhere.
+    ///
+    /// The first byte is the version of the encoding.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::store::Record;
+    /// use tidegate::{Cost, Policy, Timestamp};
+    ///
+    /// let policy: Policy = "2/second; sliding_window_log 5/minute".parse()?;
+    /// let (mut record, now) = (Record::default(), Timestamp::from_nanos(0));
+    /// assert!(policy.decide(&mut record, now, Cost::ONE).is_allowed());
+    /// assert_eq!(Record::from_bytes(&record.to_bytes())?, record);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = encode_record(self);
+        bytes.insert(0, VERSION);
+        bytes
+    }
+
+    /// Creates a record from the output of [`to_bytes`](Self::to_bytes).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the bytes are damaged or of another version. Any bytes are safe to try.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RecordError> {
+        match bytes.split_first() {
+            Some((&VERSION, states)) => {
+                decode_record(states).map_err(|error| RecordError::Damaged(error.to_string()))
+            }
+            Some((version, _)) => Err(RecordError::Version(*version)),
+            None => Err(RecordError::Damaged("it is empty".to_owned())),
+        }
+    }
+
     pub(crate) fn of(state: StepState) -> Self {
         Self {
             states: vec![state],
@@ -168,6 +222,39 @@ impl Policy {
         record.with_states(self, now, |steps, states| {
             algorithm::peek(steps, states, now, cost).0
         })
+    }
+
+    /// Like [`peek`](Self::peek), with the figures of every limit.
+    #[doc(hidden)] // For Tidegate's own stores.
+    pub fn peek_with_limits(&self, record: &mut Record, now: Timestamp, cost: Cost) -> Admission {
+        let (now, cost) = (now.as_nanos(), cost.thousandths());
+        record.with_states(self, now, |steps, states| {
+            let (decision, limits, _) = algorithm::peek(steps, states, now, cost);
+            Admission {
+                limits,
+                ..Admission::look(decision)
+            }
+        })
+    }
+
+    /// Returns the time from which on a record equals a fresh one, so that a store may delete it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::store::Record;
+    /// use tidegate::{Cost, Policy, Timestamp};
+    ///
+    /// let policy: Policy = "fixed_window 1/second".parse()?;
+    /// let (mut record, now) = (Record::default(), Timestamp::from_nanos(0));
+    /// assert!(policy.decide(&mut record, now, Cost::ONE).is_allowed());
+    /// assert_eq!(policy.expires_at(&mut record, now).as_nanos(), 1_000_000_000);
+    /// # Ok::<(), tidegate::PolicyError>(())
+    /// ```
+    pub fn expires_at(&self, record: &mut Record, now: Timestamp) -> Timestamp {
+        let reset_after = self.peek(record, now, Cost::ZERO).reset_after();
+        let others = Timestamp::from_nanos(record.others_free_at());
+        now.saturating_add(reset_after).max(others)
     }
 
     /// Takes a cost whatever the limits say, as far as their debt allows.

@@ -49,7 +49,7 @@ pub(super) fn repeated_settlements(duration: Duration) -> anyhow::Result<Finding
         });
     }
     let left = client
-        .post("/v1/peek", r#"{"policy": "api", "key": "k"}"#)?
+        .post("/v1/peek", r#"{"policy": "api", "key": "k", "cost": 0}"#)?
         .json()["remaining"]
         .as_u64();
     let figures = format!(

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Cursor, IsTerminal, Read};
+use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 /// The maximum length of a line. A longer one is not read to its end.
 const MAX_LINE: u64 = 1 << 20;
@@ -32,7 +34,9 @@ impl Input {
     /// Reading standard input ends when `is_interrupted` is set, even while no line arrives.
     pub(super) fn open(path: &str, is_interrupted: &Arc<AtomicBool>) -> anyhow::Result<Self> {
         let (name, reader, length): (_, Box<dyn Read>, _) = if path == "-" {
-            let reader = InterruptibleReader::new(std::io::stdin(), Arc::clone(is_interrupted));
+            let reader = InterruptibleStdin {
+                is_interrupted: Arc::clone(is_interrupted),
+            };
             ("standard input".to_owned(), Box::new(reader), None)
         } else {
             let file = File::open(path).with_context(|| format!("--trace {path}"))?;
@@ -95,62 +99,29 @@ impl Input {
     }
 }
 
-/// The number of chunks that are read ahead.
-const CHUNKS_AHEAD: usize = 4;
 /// The time between looks at the interruption.
-const POLL: Duration = Duration::from_millis(50);
+const POLL: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 
-/// A reader on a thread of its own, so that a read that blocks can be abandoned.
-struct InterruptibleReader {
-    chunks: mpsc::Receiver<std::io::Result<Vec<u8>>>,
-    chunk: Cursor<Vec<u8>>,
+/// Standard input. A read that waits for input ends when it is interrupted.
+struct InterruptibleStdin {
     is_interrupted: Arc<AtomicBool>,
 }
 
-impl InterruptibleReader {
-    fn new(mut input: impl Read + Send + 'static, is_interrupted: Arc<AtomicBool>) -> Self {
-        let (send, chunks) = mpsc::sync_channel(CHUNKS_AHEAD);
-        // It ends with the process, or when the receiver is gone.
-        std::thread::spawn(move || {
-            loop {
-                let mut chunk = vec![0; 1 << 16];
-                let read = input.read(&mut chunk);
-                let is_last = matches!(read, Ok(0) | Err(_));
-                let sent = send.send(read.map(|read| {
-                    chunk.truncate(read);
-                    chunk
-                }));
-                if is_last || sent.is_err() {
-                    return;
-                }
-            }
-        });
-        Self {
-            chunks,
-            chunk: Cursor::default(),
-            is_interrupted,
-        }
-    }
-}
-
-impl Read for InterruptibleReader {
+impl Read for InterruptibleStdin {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let stdin = std::io::stdin();
         loop {
-            let read = self.chunk.read(buffer)?;
-            if read > 0 || buffer.is_empty() {
-                return Ok(read);
-            }
-            match self.chunks.recv_timeout(POLL) {
-                Ok(chunk) => self.chunk = Cursor::new(chunk?),
-                Err(mpsc::RecvTimeoutError::Timeout)
-                    if !self.is_interrupted.load(Ordering::Relaxed) =>
-                {
-                    continue;
-                }
-                Err(_) => return Ok(0),
-            }
-            if self.chunk.get_ref().is_empty() {
+            if self.is_interrupted.load(Ordering::Relaxed) {
                 return Ok(0);
+            }
+            let mut input = [PollFd::new(&stdin, PollFlags::IN)];
+            match rustix::event::poll(&mut input, Some(&POLL)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(rustix::io::read(&stdin, &mut *buffer)?),
+                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -34,6 +34,7 @@ pub use builder::{MemoryStats, MemoryStoreBuilder, MemoryStoreError};
 pub use plan::Plan;
 use smallvec::SmallVec;
 pub use snapshot::RestoreError;
+pub(crate) use snapshot::{decode_record, encode_record};
 
 use crate::blocking;
 use crate::clock::{Clock, Timestamp};

@@ -15,13 +15,26 @@ use crate::memory::table::Entry;
 use crate::policy::MAX_LIMITS;
 use crate::record::Record;
 
-/// The largest count in thousandths, and the largest part of a nanosecond. Both are at most 10^12.
-const MAX_AMOUNT: u64 = 1_000_000_000_000;
+/// The largest count in thousandths: a limit and a debt of 10^9 each. A part of a nanosecond is
+/// smaller.
+const MAX_AMOUNT: u64 = 2_000_000_000_000;
 
 /// The unread rest of a snapshot.
 pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Reads a record on its own, without a checksum.
+    pub(super) fn alone(bytes: &'a [u8]) -> Result<Record, RestoreError> {
+        let mut reader = Reader(bytes);
+        let states = u64::from(reader.byte()?);
+        let record = reader.record(states)?;
+        if reader.is_empty() {
+            Ok(record)
+        } else {
+            Err(RestoreError::Damaged("it is too long"))
+        }
+    }
+
     /// Checks the magic bytes, the version and the checksum. Returns the rest.
     pub(super) fn checked(snapshot: &'a [u8]) -> Result<Self, RestoreError> {
         let length = snapshot

@@ -9,6 +9,7 @@ use super::DENIALS_AT;
 use crate::algorithm::{BucketState, StepState};
 use crate::identity::BucketNumbers;
 use crate::memory::table::Entry;
+use crate::record::Record;
 
 /// A writer that computes the checksum of its output.
 pub(super) struct ChecksumWriter<W> {
@@ -62,6 +63,13 @@ impl<W: Write> ChecksumWriter<W> {
                 states.iter().try_for_each(|state| self.state(state))
             }
         }
+    }
+
+    /// Writes a record on its own.
+    pub(super) fn alone(&mut self, record: &Record) -> io::Result<()> {
+        let states = record.as_states();
+        self.write_all(&[states.len() as u8])?;
+        states.iter().try_for_each(|state| self.state(state))
     }
 
     fn state(&mut self, state: &StepState) -> io::Result<()> {

@@ -207,3 +207,16 @@ fn shifted(state: &StepState, by_ns: i64) -> StepState {
         }
     }
 }
+
+/// Encodes a record on its own.
+pub(crate) fn encode_record(record: &Record) -> Vec<u8> {
+    let mut writer = ChecksumWriter::new(Vec::new());
+    // Writing to a vector does not fail.
+    let _ = writer.alone(record);
+    writer.to
+}
+
+/// Decodes a record that [`encode_record`] has written.
+pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record, RestoreError> {
+    Reader::alone(bytes)
+}
