@@ -113,13 +113,12 @@ fn draft_11_headers_are_exact() {
         ),
         // Never allowed: the time is unknown.
         ("6/minute", 7, r#""api";q=6;w=60"#, r#""api";r=6"#),
-        // Several limits: the name of the nearest one, and no time, because it may belong to
-        // another.
+        // Several limits: the name of the nearest one, with its own time.
         (
             "10/second; fixed_window 5/day",
             1,
             r#""api/1";q=10;w=1, "api/2";q=5;w=86400"#,
-            r#""api/2";r=4"#,
+            r#""api/2";r=4;t=86400"#,
         ),
     ];
     for (text, cost, limits, left) in cases {

@@ -88,7 +88,8 @@ async fn prometheus_reports_a_failing_store() {
         |line: &&str| line.starts_with("tidegate_degraded_total") && !line.ends_with(" 0");
     assert!(after.lines().any(|line| degraded(&line)), "{after}");
     assert!(
-        after.contains(r#"tidegate_store_latency_seconds{percentile="99"}"#),
+        after.contains(r#"tidegate_store_latency_seconds_bucket{le="0.001"}"#)
+            && after.contains("tidegate_store_latency_seconds_count 1"),
         "{after}"
     );
 }

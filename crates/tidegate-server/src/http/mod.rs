@@ -96,7 +96,8 @@ impl Http {
         let answered = async {
             match refusal {
                 Some(problem) => Err(problem),
-                None => route::answer(self, request, timeouts).await,
+                // Boxed: a stream whose response is not read keeps the size of this future.
+                None => Box::pin(route::answer(self, request, timeouts)).await,
             }
         };
         #[cfg(feature = "otel")]

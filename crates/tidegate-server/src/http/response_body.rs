@@ -22,7 +22,7 @@ const FREE: usize = 16 * 1024;
 /// The maximum size of a response to one check.
 const MAX_CHECK_RESPONSE: usize = 1024;
 /// The approximate size of one result of a batch.
-const BYTES_PER_RESULT: usize = 256;
+const BYTES_PER_RESULT: usize = 320;
 
 /// Marks a response whose body is part of the program, so it uses no memory.
 #[derive(Clone, Copy)]

@@ -249,7 +249,10 @@ pub(crate) fn canary_server() -> TestServer {
 pub(crate) fn assert_unharmed(server: &TestServer, after: &str) {
     assert_eq!(
         server
-            .post("/v1/peek", r#"{"policy": "api", "key": "canary"}"#)
+            .post(
+                "/v1/peek",
+                r#"{"policy": "api", "key": "canary", "cost": 0}"#
+            )
             .json()["remaining"],
         97,
         "{after}"

@@ -122,8 +122,8 @@ fn invalid_costs_are_rejected() {
     assert_refused(
         &server,
         &mut client,
-        "/v1/peek",
-        r#"{"policy": "api", "key": "k", "cost": 1}"#,
+        "/v1/charge",
+        r#"{"policy": "api", "key": "k"}"#,
         400,
     );
     assert!(count >= 150);
@@ -185,7 +185,7 @@ fn invalid_limits_and_policies_are_rejected() {
     ];
     for text in limits {
         let limits = serde_json::Value::from(text);
-        for path in ["/v1/check", "/v1/peek", "/v1/refund"] {
+        for path in ["/v1/check", "/v1/peek", "/v1/charge", "/v1/refund"] {
             assert_refused(
                 &server,
                 &mut client,

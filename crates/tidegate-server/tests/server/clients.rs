@@ -251,7 +251,7 @@ fn requests_without_a_token_are_rejected() {
     );
     client.expect(b"RESET\r\n", "+RESET\r\n");
     client.expect(b"PING\r\n", "-NOAUTH Authentication required.\r\n");
-    client.expect(b"AUTH a-secret-long-enough\r\nDEL k\r\n", "+OK\r\n:1\r\n");
+    client.expect(b"AUTH a-secret-long-enough\r\nDEL k\r\n", "+OK\r\n:0\r\n");
     client.expect(
         b"CL.THROTTLE k 1 1 1\r\n",
         "-NOPERM the token lacks the scope: expected one with scope check\r\n",
@@ -370,7 +370,7 @@ fn a_batch_on_redis_is_decided_in_order() {
     );
     assert_eq!(
         server
-            .post("/v1/peek", r#"{"policy": "api", "key": "new"}"#)
+            .post("/v1/peek", r#"{"policy": "api", "key": "new", "cost": 0}"#)
             .json()["remaining"],
         100
     );
@@ -628,9 +628,19 @@ fn a_peek_reports_if_the_next_check_would_be_allowed() {
     assert_eq!(ask("/v1/check", inline)["allowed"], true);
     let decision = ask("/v1/peek", inline);
     assert_eq!(
-        (&decision["allowed"], &decision["retry_after_us"]),
-        (&false.into(), &serde_json::Value::Null)
+        (
+            &decision["allowed"],
+            &decision["reason"],
+            &decision["denied_by"]
+        ),
+        (
+            &false.into(),
+            &"limited".into(),
+            &"fixed_window 1/300 days".into()
+        )
     );
+    let wait = decision["retry_after_us"].as_u64().unwrap();
+    assert!(wait > 0, "an exhausted key tells when");
     for (key, allowed) in [("root", true), ("evil", false), ("new", true)] {
         assert_eq!(
             ask(
