@@ -182,7 +182,7 @@ fn b3_unread_responses_are_dropped() {
     );
     // Without this, the allocator keeps freed responses, and the test would measure the allocator.
     let mut command = tidegate();
-    command.env("MALLOC_MMAP_THRESHOLD_", "65536");
+    command.arg("serve").env("MALLOC_MMAP_THRESHOLD_", "65536");
     let server = ServerProcess::start_command(&mut command, &["--config", &config]);
     let checks = vec![r#"{"limits":"9/s","key":"k"}"#; 500].join(",");
     let body = format!(r#"{{"checks":[{checks}]}}"#);

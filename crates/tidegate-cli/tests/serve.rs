@@ -502,7 +502,7 @@ fn check_peek_and_reset_work_against_a_server() {
     let (code, output) = ask("charge", &http, &["-p", "api", "--cost", "1"]);
     assert!(code == 0 && output.starts_with("0 of 3 left"), "{output}");
     let (code, output) = ask("refund", &http, &["-p", "api", "--cost", "1"]);
-    assert!(code == 0 && output.starts_with("1 of 3 left"), "{output}");
+    assert!(code == 2 && output.contains("scope refund"), "{output}");
     let (code, output) = ask("reset", &admin, &["-p", "api"]);
     assert!(
         code == 0 && output.starts_with("reset; 3 of 3 left"),
@@ -727,4 +727,50 @@ fn a_variable_with_a_missing_underscore_is_reported() {
     let server = ServerProcess::start_command(&mut command, &[]);
     server.wait_for_log("TIDEGATE_HTTP_LISTEN is ignored: did you mean TIDEGATE__HTTP__LISTEN?");
     assert!(!server.log().contains("SOMETHING"));
+}
+
+/// After SIGTERM the server is not ready, and still accepts connections, for `drain_delay`.
+#[test]
+fn a_server_is_not_ready_before_it_drains() {
+    let folder = Folder::new();
+    let config = folder.write("serve.toml", "[bounds]\ndrain_delay = \"60s\"\n");
+    let server = ServerProcess::start(&["--config", &config]);
+    let ready = |server: &ServerProcess| server.client().get("/readyz").unwrap().status;
+    assert_eq!(ready(&server), 200);
+    server.signal("-TERM");
+    assert!(wait_for(TIMEOUT, || ready(&server) == 503));
+    let check = server.post("/v1/check", r#"{"limits": "5/minute", "key": "k"}"#);
+    assert_eq!(check.status, 200, "new connections are accepted");
+    server.wait_for_log("not ready, still accepting connections");
+}
+
+/// A fatal error has the format of the log.
+#[test]
+fn fatal_errors_use_the_log_format() {
+    let folder = Folder::new();
+    let config = folder.write(
+        "serve.toml",
+        "[log]\nformat = \"json\"\n[http]\nlisten = \"192.0.2.1:1\"\ninsecure = true\n",
+    );
+    let unknown = folder.write("unknown.toml", "nonsense = 1\n");
+    for arguments in [
+        &["serve", "--config", &config][..],
+        &["serve", "--log-format", "json", "--config", &unknown],
+    ] {
+        let output = tidegate().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let line: serde_json::Value =
+            serde_json::from_str(errors.trim()).unwrap_or_else(|error| panic!("{error}: {errors}"));
+        assert_eq!(line["level"], "ERROR");
+        assert!(
+            line["error"].is_string() && line["timestamp"].is_string(),
+            "{line}"
+        );
+    }
+    let output = tidegate()
+        .args(["serve", "--config", &unknown])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("tidegate: "));
 }

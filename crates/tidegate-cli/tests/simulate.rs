@@ -4,11 +4,12 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::store::Record;
 use tidegate::{Algorithm, Policy, Timestamp};
-use tidegate_testkit::redis::RedisServer;
+use tidegate_testkit::redis::{RedisServer, wait_for};
 use tidegate_testkit::walk::{self, Walk};
 use tidegate_testkit::{Act, Answer, vectors};
 
@@ -442,4 +443,42 @@ fn a_live_trace_is_answered_at_once() {
     }
     drop(stdin);
     assert!(child.wait().unwrap().success());
+}
+
+/// Ctrl-C prints the summary so far, also in memory and while no line arrives.
+#[test]
+fn an_interrupted_simulation_prints_its_summary() {
+    let mut child = Command::new(TIDEGATE)
+        .args(["simulate", "-p", "1/hour", "-t", "-", "-o", "table"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for line in 0..3 {
+        writeln!(stdin, "{{\"at_us\":{line},\"key\":\"a\"}}").unwrap();
+    }
+    stdin.flush().unwrap();
+    // The handler is set before any line is read.
+    let status = format!("/proc/{}/status", child.id());
+    let catches_interrupt = || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.unwrap_or("0").trim(), 16).unwrap_or(0);
+        caught & 2 != 0
+    };
+    assert!(wait_for(Duration::from_secs(20), catches_interrupt));
+    let pid = child.id().to_string();
+    Command::new("kill").args(["-INT", &pid]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    drop(stdin);
+    assert_eq!(output.status.code(), Some(130));
+    let [table, errors] =
+        [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    // As many lines as were read before the signal.
+    assert!(
+        table.contains("request") && errors.contains("interrupted"),
+        "{table}{errors}"
+    );
 }

@@ -115,7 +115,7 @@ fn draft_11_headers_are_exact() {
         ("6/minute", 7, r#""api";q=6;w=60"#, r#""api";r=6"#),
         // Several limits: the name of the nearest one, with its own time.
         (
-            "10/second; fixed_window 5/day",
+            "10/second; fixed_window 5/day anchor=first_hit",
             1,
             r#""api/1";q=10;w=1, "api/2";q=5;w=86400"#,
             r#""api/2";r=4;t=86400"#,

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{TestServer, config, on_redis};
+use crate::common::{TestServer, command, config, on_redis};
 use tidegate_testkit::Folder;
 use tidegate_testkit::redis::{RedisServer, TlsFiles};
 use tidegate_testkit::tools;
@@ -126,6 +126,21 @@ for protocol in (2, 3):
     except redis.ResponseError as error:
         assert str(error) == "Cell error: Couldn't parse as integer: abc", error
     assert r.execute_command("CL.THROTTLE", key, 15, 30, 60, 0)[2] == 0
+    with r.pipeline() as p:
+        # A transaction, which is the default.
+        for _ in range(3):
+            p.execute_command("CL.THROTTLE", key + ":multi", 1, 30, 60)
+        answers = p.execute()
+    assert [a[0] for a in answers] == [0, 0, 1], answers
+    with r.pipeline() as p:
+        p.execute_command("CL.THROTTLE", key + ":aborted", 1, 30, 60)
+        p.execute_command("NO.SUCH", "command")
+        try:
+            p.execute()
+            raise SystemExit("no error")
+        except redis.ResponseError as error:
+            assert "NO.SUCH" in str(error), error
+    assert r.execute_command("CL.THROTTLE", key + ":aborted", 1, 30, 60, 0)[2] == 2
 print("good")
 "#;
 
@@ -746,5 +761,237 @@ fn unknown_values_are_null_while_the_store_is_down() {
             .unwrap()
             .body
             .contains("le=\"+Inf\"")
+    );
+}
+
+/// The commands for named policies decide like the HTTP operations.
+#[test]
+fn named_policies_are_reached_by_resp() {
+    let server = TestServer::start_frozen(
+        "[policies.api]\nlimits = \"10/minute; fixed_window 4/minute debt=2\"\nreject_unknown_tiers = true\n\
+         [policies.api.tiers]\ngold = \"20/minute\"\n\
+         [[policies.api.exceptions]]\nkey = \"evil\"\nblocked = true\n",
+    );
+    let mut client = server.resp();
+    let ok = |numbers: [i64; 6]| {
+        let numbers = numbers.map(|number| format!(":{number}\r\n")).concat();
+        format!("*8\r\n{numbers}$-1\r\n$-1\r\n")
+    };
+    client.expect(
+        &command(&["TG.CHECK", "api", "k"]),
+        &ok([1, 4, 3, 0, 60_000_000, 0]),
+    );
+    client.expect(
+        &command(&["tg.peek", "api", "k", "COST", "3"]),
+        &ok([1, 4, 0, 0, 60_000_000, 0]),
+    );
+    client.expect(
+        &command(&["TG.CHARGE", "api", "k", "COST", "4.5"]),
+        "*8\r\n:0\r\n:4\r\n:0\r\n:60000000\r\n:60000000\r\n:0\r\n$7\r\nlimited\r\n$-1\r\n",
+    );
+    client.expect(
+        &command(&["TG.CHECK", "api", "k"]),
+        "*8\r\n:0\r\n:4\r\n:0\r\n:60000000\r\n:60000000\r\n:0\r\n$7\r\nlimited\r\n$28\r\nfixed_window 4/minute debt=2\r\n",
+    );
+    client.expect(
+        &command(&["TG.REFUND", "api", "k", "COST", "5"]),
+        &ok([1, 4, 3, 0, 60_000_000, 0]),
+    );
+    client.expect(&command(&["TG.RESET", "api", "k"]), ":1\r\n");
+    client.expect(&command(&["TG.RESET", "api", "k"]), ":0\r\n");
+    client.expect(
+        &command(&["TG.CHECK", "api", "k", "TIER", "gold", "TENANT", "acme"]),
+        &ok([1, 20, 19, 0, 3_000_000, 0]),
+    );
+    client.expect(
+        &command(&["TG.CHECK", "api", "evil"]),
+        "*8\r\n:0\r\n:-1\r\n:-1\r\n:-1\r\n:0\r\n:0\r\n$7\r\nblocked\r\n$-1\r\n",
+    );
+    for (words, error) in [
+        (
+            &["TG.CHECK", "api"][..],
+            "-ERR syntax error: expected TG.CHECK",
+        ),
+        (
+            &["TG.CHARGE", "api", "k"],
+            "-ERR syntax error: expected TG.CHARGE",
+        ),
+        (
+            &["TG.CHECK", "api", "k", "COST", "-1"],
+            "-ERR the cost is negative",
+        ),
+        (&["TG.CHECK", "api", ""], "-ERR the key is empty"),
+        (&["TG.CHECK", "none", "k"], "-ERR unknown policy `none`"),
+        (
+            &["TG.CHECK", "api", "k", "TIER", "iron"],
+            "-ERR unknown tier `iron`",
+        ),
+        (
+            &["TG.CHECK", "api", "k", "COST", "1", "COST", "1"],
+            "-ERR syntax error",
+        ),
+        (&["TG.NOPE", "api", "k"], "-ERR unknown command"),
+    ] {
+        client.send(&command(words));
+        let line = client.line();
+        assert!(line.starts_with(error), "{words:?}: {line}");
+    }
+    assert_eq!(
+        server.metric("tidegate_unknown_tiers_total{policy=\"api\"}"),
+        1
+    );
+}
+
+/// A transaction runs its commands in order, or none of them.
+#[test]
+fn transactions_run_all_commands_or_none() {
+    let server = TestServer::start_frozen("[policies.api]\nlimits = \"fixed_window 5/minute\"\n");
+    let mut client = server.resp();
+    client.expect(b"EXEC\r\n", "-ERR EXEC without MULTI\r\n");
+    client.expect(b"MULTI\r\n", "+OK\r\n");
+    client.expect(b"MULTI\r\n", "-ERR MULTI calls can not be nested\r\n");
+    client.expect(b"CL.THROTTLE k 4 10 60\r\n", "+QUEUED\r\n");
+    client.expect(b"DISCARD\r\n", "+OK\r\n");
+    client.expect(b"MULTI\r\nCL.THROTTLE k 4 10 60\r\n", "+OK\r\n+QUEUED\r\n");
+    client.send(b"CL.THROTTLE k nonsense 10 60\r\n");
+    assert!(client.line().starts_with("-Cell error"));
+    client.expect(
+        b"EXEC\r\n",
+        "-EXECABORT Transaction discarded because of previous errors.\r\n",
+    );
+    // Nothing was charged so far.
+    client.expect(
+        b"MULTI\r\nCL.THROTTLE k 4 10 60\r\nTG.CHECK api k\r\nPING\r\nEXEC\r\n",
+        "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n*5\r\n:0\r\n:5\r\n:4\r\n:-1\r\n:6\r\n\
+         *8\r\n:1\r\n:5\r\n:4\r\n:0\r\n:60000000\r\n:0\r\n$-1\r\n$-1\r\n+PONG\r\n",
+    );
+    // The queue is bounded.
+    client.expect(b"MULTI\r\n", "+OK\r\n");
+    let mut refused = 0;
+    for _ in 0..1_100 {
+        client.send(b"PING\r\n");
+        refused += u32::from(client.line().starts_with("-ERR too many commands"));
+    }
+    assert!(refused >= 100);
+    client.send(b"EXEC\r\n");
+    assert!(client.line().starts_with("-EXECABORT"));
+}
+
+/// Reasons, the denying limit and the figures of every limit over HTTP; charges, and keys of parts.
+#[test]
+fn http_names_the_limit_and_charges() {
+    let server = TestServer::start_frozen(
+        "[policies.api]\nlimits = \"5/second; fixed_window 7/minute debt=3\"\n\
+         [[policies.api.exceptions]]\nkey = \"evil\"\nblocked = true\n",
+    );
+    let ask = |path: &str, body: &str| server.post(path, body).json();
+    let decision = ask(
+        "/v1/check",
+        r#"{"policy": "api", "key": "k", "cost": 5, "details": true}"#,
+    );
+    assert_eq!(decision["reason"], serde_json::Value::Null);
+    let limits = decision["limits"].as_array().unwrap();
+    assert_eq!(
+        (
+            &limits[0]["name"],
+            &limits[0]["reset_after_us"],
+            &limits[0]["nearest"]
+        ),
+        (
+            &"token_bucket 5/second".into(),
+            &1_000_000.into(),
+            &true.into()
+        )
+    );
+    assert_eq!(
+        (&limits[1]["remaining"], &limits[1]["policy"]),
+        (&2.into(), &"api".into())
+    );
+    let denied = ask("/v1/check", r#"{"policy": "api", "key": "k", "cost": 3}"#);
+    assert_eq!(
+        (&denied["reason"], &denied["denied_by"], &denied["limits"]),
+        (
+            &"limited".into(),
+            &"fixed_window 7/minute debt=3".into(),
+            &serde_json::Value::Null
+        )
+    );
+    let never = ask("/v1/check", r#"{"policy": "api", "key": "k", "cost": 6}"#);
+    assert_eq!(never["reason"], "cost_above_capacity");
+    let blocked = ask("/v1/check", r#"{"policy": "api", "key": "evil"}"#);
+    assert_eq!(
+        (&blocked["reason"], &blocked["denied_by"]),
+        (&"blocked".into(), &serde_json::Value::Null)
+    );
+    let charged = ask(
+        "/v1/charge",
+        r#"{"policy": "api", "key": "k", "cost": 100}"#,
+    );
+    assert_eq!(
+        (&charged["allowed"], &charged["retry_after_us"]),
+        (&false.into(), &60_000_000.into())
+    );
+    assert_eq!(
+        server.metric("tidegate_dropped_units_total{policy=\"api\"}"),
+        100
+    );
+    // Parts are not joined text.
+    let parts = ask(
+        "/v1/check",
+        r#"{"limits": "1/minute", "key": ["acme", "42"]}"#,
+    );
+    assert_eq!(parts["allowed"], true);
+    assert_eq!(
+        ask("/v1/check", r#"{"limits": "1/minute", "key": "acme:42"}"#)["allowed"],
+        true
+    );
+    assert_eq!(
+        ask(
+            "/v1/check",
+            r#"{"limits": "1/minute", "key": ["acme", "42"]}"#
+        )["allowed"],
+        false
+    );
+    let receipt = ask(
+        "/v1/check",
+        r#"{"limits": "9/minute", "key": ["a", "b"], "receipt": true}"#,
+    );
+    let settle = format!(r#"{{"receipt": {}, "cost": 3}}"#, receipt["receipt"]);
+    assert_eq!(ask("/v1/settle", &settle)["remaining"], 6);
+    let mut admin = server.admin();
+    let mut reset = || {
+        admin
+            .post("/v1/reset", r#"{"policy": "api", "key": "k"}"#)
+            .unwrap()
+            .json()
+    };
+    assert_eq!(reset()["reset"], true);
+    assert_eq!(reset()["reset"], false);
+}
+
+/// An outage under `closed` is 503 with its own outcome, not a denial.
+#[test]
+fn an_outage_under_closed_is_not_a_denial() {
+    let mut redis = RedisServer::start();
+    let server = TestServer::start(config(&format!(
+        "[store]\nurl = \"{}\"\nfailure = \"closed\"\n[policies.api]\nlimits = \"5/minute\"\n",
+        redis.url()
+    )));
+    let check = r#"{"policy": "api", "key": "k"}"#;
+    assert_eq!(server.post("/v1/check?status=429", check).status, 200);
+    redis.kill();
+    for path in ["/v1/check", "/v1/check?status=429", "/v1/peek"] {
+        let answer = server.post(path, check);
+        assert_eq!(answer.status, 503, "{path}: {}", answer.body);
+        assert_eq!(answer.json()["reason"], "outage", "{path}");
+        assert_eq!(answer.field("retry-after"), None);
+    }
+    assert_eq!(
+        server.metric("tidegate_checks_total{policy=\"api\",outcome=\"outage\"}"),
+        2
+    );
+    assert_eq!(
+        server.metric("tidegate_checks_total{policy=\"api\",outcome=\"denied\"}"),
+        0
     );
 }

@@ -87,3 +87,36 @@ fn the_curl_snippet_prints_the_documented_response() {
     let json = page.split("\n\n").nth(1).unwrap().replace("\n ", "");
     assert!(shown.contains(json.trim()), "{json} in {shown}");
 }
+
+/// The PromQL expressions of the page are valid: promtool reads them as alert rules.
+#[test]
+fn the_promql_of_the_page_is_valid() {
+    let block = PAGE.split("```promql\n").nth(1).unwrap();
+    let block = block.split("```").next().unwrap();
+    let rules: Vec<String> = block
+        .lines()
+        .enumerate()
+        .map(|(number, line)| format!("  - alert: Alert{number}\n    expr: '{line}'\n"))
+        .collect();
+    assert!(rules.len() > 5, "{block}");
+    let folder = tidegate_testkit::Folder::new();
+    let text = format!("groups:\n- name: tidegate\n  rules:\n{}", rules.concat());
+    let file = folder.write("rules.yml", &text);
+    let checked = output(Command::new("promtool").args(["check", "rules", &file]));
+    assert!(checked.contains("SUCCESS"), "{checked}");
+    // Every metric that they name exists.
+    let server = TestServer::start(config(""));
+    let known = server.admin().get("/metrics").unwrap().body;
+    for line in block.lines() {
+        let start = line.find("tidegate_").unwrap();
+        let name = line[start..]
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .next()
+            .unwrap();
+        let is_remote = name.contains("_store_") || name.contains("_snapshot_");
+        let is_policy = name.contains("degraded_total")
+            || name.contains("dropped_units")
+            || name.contains("checks");
+        assert!(is_remote || is_policy || known.contains(name), "{name}");
+    }
+}
