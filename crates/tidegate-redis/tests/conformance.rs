@@ -14,7 +14,7 @@ use tidegate_core::{
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{RedisCluster, RedisServer};
 use tidegate_testkit::walk::{self, Walk};
-use tidegate_testkit::{Act, Answer, Subject, vectors};
+use tidegate_testkit::{Act, Answer, Subject, tools, vectors};
 
 /// Durations in Redis are whole microseconds.
 const TICK_NS: u64 = 1_000;
@@ -121,6 +121,30 @@ fn every_vector_matches_on_one_server() {
     );
 }
 
+/// The versions in docs/redis.md, beside Debian's: every vector, and random requests of several
+/// limits.
+fn conforms(program: &std::path::Path, seed: u64) {
+    let server = RedisServer::start_program(program);
+    let manual = ManualStore::connect(&server.url());
+    vectors::run(|policy| manual.case(policy));
+    walks_on(&manual, seed, false, several);
+    walks_on(&manual, seed + 1, true, several);
+    assert!(
+        server.keys().iter().all(|(_, ttl)| *ttl > 0),
+        "a key has no expiry"
+    );
+}
+
+#[test]
+fn valkey_9_conforms() {
+    conforms(&tools::valkey_server(), 31);
+}
+
+#[test]
+fn redis_6_2_conforms() {
+    conforms(&tools::redis_6_server(), 41);
+}
+
 #[test]
 fn every_vector_matches_on_a_cluster() {
     let mut cluster = RedisCluster::start();
@@ -188,11 +212,21 @@ fn assert_peeks_match(
 }
 
 /// Runs random walks on a new server and compares it with the memory store.
-fn walks(seed: u64, steps_back: bool, mut draw: impl FnMut(&mut Rng) -> Policy) {
-    const STEPS: usize = 20_000;
-    const STEPS_PER_WALK: usize = 100;
+fn walks(seed: u64, steps_back: bool, draw: impl FnMut(&mut Rng) -> Policy) {
     let server = RedisServer::start();
     let manual = ManualStore::connect(&server.url());
+    walks_on(&manual, seed, steps_back, draw);
+}
+
+/// Runs random walks on a store and compares it with the memory store.
+fn walks_on(
+    manual: &ManualStore,
+    seed: u64,
+    steps_back: bool,
+    mut draw: impl FnMut(&mut Rng) -> Policy,
+) {
+    const STEPS: usize = 20_000;
+    const STEPS_PER_WALK: usize = 100;
     let mut random = Rng::with_seed(seed);
     for _ in 0..STEPS / STEPS_PER_WALK {
         let policy = draw(&mut random);

@@ -228,3 +228,42 @@ async fn handlers_respond_with_429() {
         StatusCode::TOO_MANY_REQUESTS
     );
 }
+
+/// Keys of several parts need no `format!`, and a limiter of the program may have a manual clock.
+#[tokio::test]
+async fn tuples_are_keys_and_a_limiter_may_have_a_manual_clock() {
+    #[rate_limit("1/365 days", key = (tenant, user))]
+    async fn parts(tenant: &str, user: u64) -> Result<(), Limited> {
+        Ok(())
+    }
+    assert!(parts("a:1", 2).await.is_ok());
+    assert!(parts("a", 12).await.is_ok());
+    assert!(parts("a:1", 2).await.is_err());
+
+    struct Api {
+        limiter: tidegate::Limiter,
+    }
+
+    impl Api {
+        #[rate_limit(limiter = self.limiter, key = user, cost = 2)]
+        async fn call(&self, user: u32) -> Result<(), Limited> {
+            Ok(())
+        }
+    }
+    let clock = tidegate::ManualClock::new();
+    let store = tidegate::MemoryStore::builder()
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    let api = Api {
+        limiter: tidegate::Limiter::new(store, "3/minute".parse().unwrap()),
+    };
+    assert!(api.call(7).await.is_ok());
+    let limited = api.call(7).await.unwrap_err();
+    assert_eq!(
+        (limited.status(), limited.retry_after()),
+        (429, Some(std::time::Duration::from_secs(20)))
+    );
+    clock.advance(std::time::Duration::from_secs(20));
+    assert!(api.call(7).await.is_ok());
+}

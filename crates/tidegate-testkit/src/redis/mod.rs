@@ -22,6 +22,7 @@ pub use ::redis::Value;
 
 /// A redis-server that belongs to one test.
 pub struct RedisServer {
+    program: String,
     port: u16,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
@@ -38,16 +39,22 @@ impl RedisServer {
     /// Starts a server with additional settings, such as `["--maxmemory", "3mb"]`.
     #[must_use]
     pub fn start_with(settings: &[&str]) -> Self {
-        Self::start_in(settings, &[])
+        Self::start_in("redis-server", settings, &[])
+    }
+
+    /// Starts another program that is a Redis server, such as Valkey.
+    #[must_use]
+    pub fn start_program(program: &std::path::Path) -> Self {
+        Self::start_in(&program.display().to_string(), &[], &[])
     }
 
     /// Starts a server with a clock that can be shifted.
     #[must_use]
     pub fn start_with_clock(clock: &ShiftedClock) -> Self {
-        Self::start_in(&[], &clock.environment())
+        Self::start_in("redis-server", &[], &clock.environment())
     }
 
-    fn start_in(settings: &[&str], environment: &[(String, String)]) -> Self {
+    fn start_in(program: &str, settings: &[&str], environment: &[(String, String)]) -> Self {
         let settings: Vec<String> = settings
             .iter()
             .map(|setting| (*setting).to_owned())
@@ -56,9 +63,10 @@ impl RedisServer {
         for _ in 0..10 {
             let port = free_port();
             let arguments = [standard_arguments(port), settings.clone()].concat();
-            let process = Process::start("redis-server", &arguments, environment);
+            let process = Process::start(program, &arguments, environment);
             if wait_until_up(port, &process) {
                 return Self {
+                    program: program.to_owned(),
                     port,
                     arguments,
                     environment: environment.to_vec(),
@@ -66,7 +74,7 @@ impl RedisServer {
                 };
             }
         }
-        panic!("redis-server did not start: is it installed? `cargo xtask test` installs it");
+        panic!("{program} did not start: is it installed? `cargo xtask test` installs it");
     }
 
     /// Returns its port on 127.0.0.1.
@@ -117,7 +125,7 @@ impl RedisServer {
 
     /// Starts the server again after [`kill`](Self::kill), on the same port.
     pub fn restart(&mut self) {
-        self.process = Process::start("redis-server", &self.arguments, &self.environment);
+        self.process = Process::start(&self.program, &self.arguments, &self.environment);
         assert!(
             wait_until_up(self.port, &self.process),
             "redis-server did not restart"
