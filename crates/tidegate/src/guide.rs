@@ -1,6 +1,6 @@
 //! The user guide: the pages of the repository's `docs` folder.
 //!
-//! Start with [`policies`] and [`choosing_an_algorithm`]. [`middleware`] is for Rust services,
+//! Start with [`policies`], [`choosing_an_algorithm`] and [`recipes`]. [`middleware`] is for Rust services,
 //! [`server`] and [`configuration`] for programs in other languages. [`redis`] and [`failure_modes`]
 //! are for limits shared by several processes.
 
@@ -11,6 +11,10 @@ pub mod policies {}
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/choosing-an-algorithm.md")]
 pub mod choosing_an_algorithm {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/recipes.md")]
+pub mod recipes {}
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/middleware.md")]
