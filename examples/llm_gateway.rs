@@ -1,7 +1,8 @@
-//! A gateway to a language model with a limit on tokens.
+//! A gateway to a language model with limits on requests and tokens, all or nothing.
 //!
-//! The maximum cost of a completion is taken before the model runs, so parallel requests cannot
-//! exceed the limit. The unused part is given back once the response has been streamed.
+//! An estimate of the tokens is taken before the model runs, so parallel requests cannot exceed the
+//! limit. Once the response has been streamed, the rest is given back, or the difference is charged:
+//! a key may owe up to 2,000 tokens.
 //!
 //! ```sh
 //! cargo run -p tidegate-examples --bin llm_gateway
@@ -17,6 +18,7 @@ use axum::Extension;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Query;
+use axum::http::request::Parts;
 use axum::routing::get;
 use futures_util::stream;
 use tidegate::tower::{Charge, Limits, RateLimitLayer, key};
@@ -30,8 +32,8 @@ struct Completion {
 /// The default for `max_tokens`.
 const MAX_TOKENS: u64 = 500;
 
-/// Returns the maximum cost of the response: the client's `max_tokens`, at least 1.
-fn reserved(uri: &axum::http::Uri) -> u64 {
+/// Returns the estimated cost of the response: the client's `max_tokens`, at least 1.
+fn estimated(uri: &axum::http::Uri) -> u64 {
     let query = uri.query().unwrap_or_default();
     let asked = query
         .split('&')
@@ -40,15 +42,17 @@ fn reserved(uri: &axum::http::Uri) -> u64 {
 }
 
 fn app() -> anyhow::Result<Router> {
-    // 1,000 tokens a minute for each API key. This service does not verify keys, so addresses are
-    // limited too.
+    // 20 requests and 1,000 tokens a minute for each API key. This service does not verify keys, so
+    // addresses are limited too.
     let policies = PolicySet::new()
-        .with("per_key", Rules::new("1000/minute".parse()?))?
-        .with("per_address", Rules::new("5000/minute".parse()?))?;
+        .with("requests", Rules::new("20/minute".parse()?))?
+        .with("tokens", Rules::new("1000/minute debt=2000".parse()?))?
+        .with("per_address", Rules::new("5000/minute debt=2000".parse()?))?;
+    let tokens = |request: &Parts| estimated(&request.uri);
     let limits = Limits::new(Gate::memory(policies))
-        .limit("per_key", key::api_key("authorization"))?
-        .limit("per_address", key::client_address())?
-        .cost(|request| reserved(&request.uri))
+        .limit("requests", key::api_key("authorization"))?
+        .limit("tokens", key::api_key("authorization").cost(tokens))?
+        .limit("per_address", key::client_address().cost(tokens))?
         .never_status(413)
         .settle();
     Ok(Router::new()
@@ -59,7 +63,6 @@ fn app() -> anyhow::Result<Router> {
 /// A stand-in for the model: streams the words of the prompt in reverse.
 async fn complete(
     Extension(charge): Extension<Charge>,
-    uri: axum::http::Uri,
     Query(completion): Query<Completion>,
 ) -> Body {
     let words: Vec<String> = completion
@@ -67,9 +70,7 @@ async fn complete(
         .split_whitespace()
         .map(|word| format!("{word} "))
         .collect();
-    // At most the reserved number of tokens.
-    let most = usize::try_from(reserved(&uri)).unwrap_or(usize::MAX);
-    let tokens = words.into_iter().rev().take(most).map(move |token| {
+    let tokens = words.into_iter().rev().map(move |token| {
         // Reported per token: a client that disconnects pays for the tokens so far.
         let _ = charge.add(1);
         Ok::<_, Infallible>(token)

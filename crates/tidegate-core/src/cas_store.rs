@@ -36,6 +36,7 @@ pub trait CasBackend: Send + Sync + 'static {
 
     /// Returns the value of a key and its version, or `None` if there is none. A value that has
     /// expired may be returned as well.
+    #[allow(clippy::type_complexity)] // A value with its version, if there is one.
     fn load(
         &self,
         key: &[u8],

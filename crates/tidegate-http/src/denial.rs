@@ -114,7 +114,6 @@ impl<'a> Denial<'a> {
     }
 
     /// Returns the verdict of all policies.
-    #[must_use]
     pub fn verdict(&self) -> &'a Verdict {
         self.verdict
     }

@@ -251,7 +251,6 @@ impl PolicyDecision {
 
 impl Verdict {
     /// Creates a verdict from a decision that was made outside a gate.
-    #[must_use]
     pub fn from_decision(label: std::sync::Arc<PolicyLabel>, decision: Decision) -> Self {
         let decision = PolicyDecision {
             label,
