@@ -34,11 +34,11 @@ fn every_vector_matches_on_sqlite() {
             clock.set(Timestamp::from_nanos(at_ns));
             let key = (case, key);
             match act {
-                Act::Check(cost) => limiter.check(&key).cost(cost).blocking().unwrap(),
-                Act::Refund(cost) => limiter.refund(&key, cost).blocking().unwrap().into(),
-                Act::Charge(cost) => limiter.charge(&key, cost).blocking().unwrap().into(),
+                Act::Check(cost) => limiter.check(key).cost(cost).blocking().unwrap(),
+                Act::Refund(cost) => limiter.refund(key, cost).blocking().unwrap().into(),
+                Act::Charge(cost) => limiter.charge(key, cost).blocking().unwrap().into(),
                 Act::Admit(cost, number) => {
-                    let check = limiter.check(&key).cost(cost).with_receipt();
+                    let check = limiter.check(key).cost(cost).with_receipt();
                     let (decision, receipt) = check.blocking().unwrap();
                     receipts.insert(number, receipt);
                     decision
@@ -48,7 +48,7 @@ fn every_vector_matches_on_sqlite() {
                     let settled = receipt.settle_and_peek(actual);
                     let settled = limiter.store().block_on(settled).unwrap().unwrap();
                     // A denied request has nothing to settle.
-                    let look = || limiter.check(&key).cost(0).blocking().unwrap();
+                    let look = || limiter.check(key).cost(0).blocking().unwrap();
                     settled.first().copied().unwrap_or_else(look)
                 }
             }

@@ -75,7 +75,7 @@ fn under_load(
                             .store
                             .is_some_and(|store| store.breaker == Breaker::Open);
                         let started = Instant::now();
-                        let _ = limiter.check(&format!("user:{caller}")).blocking();
+                        let _ = limiter.check(format!("user:{caller}")).blocking();
                         waits.push((started.elapsed(), is_open));
                         std::thread::sleep(Duration::from_millis(8));
                     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::denied::{DenialReason, Denied};
+use crate::denied::{DenialReason, Denied, Usage};
 
 /// The result of a check: whether the request may proceed, how much is left, and when to retry.
 ///
@@ -489,7 +489,7 @@ impl Decision {
         }
     }
 
-    /// Returns the decision if the request may proceed, and otherwise an error that carries it.
+    /// Returns the figures if the request may proceed, and otherwise an error that carries them.
     ///
     /// # Errors
     ///
@@ -507,9 +507,9 @@ impl Decision {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub const fn or_deny(self) -> Result<Self, Denied> {
+    pub const fn or_deny(self) -> Result<Usage, Denied> {
         if self.is_allowed() {
-            Ok(self)
+            Ok(Usage(self))
         } else {
             Err(Denied::of(self))
         }

@@ -149,10 +149,11 @@ impl fmt::Display for Denied {
 
 impl std::error::Error for Denied {}
 
-/// The usage of a key right after a charge, a refund or a settlement: the decision of a request of
-/// cost 0.
+/// The figures of a [`Decision`] that may be ignored: of an allowed request
+/// ([`or_deny`](Decision::or_deny), [`acquire`](crate::Limiter::acquire)), or of a key right after a
+/// charge, a refund or a settlement.
 ///
-/// It dereferences to that [`Decision`]. Unlike a decision, it may be ignored.
+/// It dereferences to the decision.
 ///
 /// # Examples
 ///

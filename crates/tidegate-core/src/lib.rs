@@ -44,9 +44,9 @@ pub use cost::{Cost, CostError};
 pub use decision::{Decision, Degraded, LimitFigures, Outcome};
 pub use denied::{DenialReason, Denied, Usage};
 pub use gate::{
-    ActualCosts, BucketLimit, Gate, GateBuilder, GateCharge, GateCheck, GatePeek, GateRefund,
-    GateRequest, GateRequestKind, GateReset, PolicyCounters, PolicyDecision, PolicyLabel,
-    PolicyOutcome, Receipt, Verdict,
+    ActualCosts, AllowedVerdict, BucketLimit, Gate, GateBuilder, GateCharge, GateCheck, GatePeek,
+    GateRefund, GateRequest, GateRequestKind, GateReset, PolicyCounters, PolicyDecision,
+    PolicyLabel, PolicyOutcome, Receipt, Verdict,
 };
 #[doc(hidden)]
 pub use health::Histogram;

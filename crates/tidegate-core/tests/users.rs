@@ -57,7 +57,7 @@ fn a_charge_beyond_the_limit_is_owed() {
 #[test]
 fn a_peek_tells_when_and_takes_nothing() {
     let (limiter, _) = limiter("fixed_window 5/minute");
-    let _ = limiter.check("k").cost(5).now().unwrap().or_deny().unwrap();
+    limiter.check("k").cost(5).now().unwrap().or_deny().unwrap();
     for _ in 0..3 {
         let peeked = limiter.peek("k").now().unwrap();
         assert_eq!(peeked.retry_after(), Some(Duration::from_secs(60)));

@@ -325,10 +325,10 @@ fn key_functions_return_the_keys_of_requests() {
     );
     let rules = Rules::new("1/hour".parse().unwrap());
     let rules = rules
-        .exception(&key::of_header("X-User", "mallory"), Exception::Blocked)
+        .exception(key::of_header("X-User", "mallory"), Exception::Blocked)
         .and_then(|rules| rules.exception(&secret, Exception::Unlimited))
         .and_then(|rules| {
-            rules.exception(&key::of_path("/users/{id}", "id", "7"), Exception::Blocked)
+            rules.exception(key::of_path("/users/{id}", "id", "7"), Exception::Blocked)
         })
         .unwrap();
     let gate = Gate::memory(PolicySet::new().with("api", rules).unwrap());

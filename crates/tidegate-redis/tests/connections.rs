@@ -111,7 +111,7 @@ fn a_custom_prefix_is_used_for_every_key() {
     let limiter = closed(&format!("{}?prefix=app:limits", server.url()), FIVE);
     let _ = limiter.check("k").blocking().unwrap();
     let _ = limiter.check(&[0xff, 0, b'{']).blocking().unwrap();
-    let _ = limiter.check(&vec![b'x'; 1 << 20]).blocking().unwrap();
+    let _ = limiter.check(vec![b'x'; 1 << 20]).blocking().unwrap();
     let mut names: Vec<Vec<u8>> = server.keys().into_iter().map(|(name, _)| name).collect();
     names.sort();
     assert_eq!(names.len(), 3);
@@ -229,7 +229,7 @@ fn a_runtime_shuts_down_under_load() {
                 let limiter = limiter.clone();
                 runtime.spawn(async move {
                     loop {
-                        let _ = limiter.check(&format!("{task}")).await.unwrap();
+                        let _ = limiter.check(format!("{task}")).await.unwrap();
                     }
                 });
             }

@@ -104,7 +104,7 @@ fn slots_migrate_under_load_without_errors() {
                 let mut random = fastrand::Rng::with_seed(thread);
                 while !is_over.load(Ordering::Relaxed) {
                     let number = random.usize(..KEYS);
-                    let decision = limiter.check(&key(number)).blocking().unwrap();
+                    let decision = limiter.check(key(number)).blocking().unwrap();
                     assert_eq!(decision.degraded(), None, "{:?}", limiter.counters());
                     admitted[number]
                         .fetch_add(usize::from(decision.is_allowed()), Ordering::Relaxed);
@@ -181,7 +181,7 @@ fn a_replica_replaces_a_killed_cluster_primary() {
     cluster.nodes()[victim].kill();
     assert!(
         limiter
-            .check(&key(0))
+            .check(key(0))
             .blocking()
             .unwrap()
             .degraded()
@@ -190,7 +190,7 @@ fn a_replica_replaces_a_killed_cluster_primary() {
     let all_available = || {
         (0..KEYS).all(|number| {
             limiter
-                .check(&key(number))
+                .check(key(number))
                 .cost(0)
                 .blocking()
                 .unwrap()
@@ -209,7 +209,7 @@ fn a_replica_replaces_a_killed_cluster_primary() {
 fn a_cluster_node_used_as_a_single_server_is_an_error() {
     let mut cluster = RedisCluster::start();
     let limiter = closed(&cluster.nodes()[0].url(), "gcra 50/365 days");
-    let refused = || (0..20).find_map(|number| limiter.reset(&key(number)).blocking().err());
+    let refused = || (0..20).find_map(|number| limiter.reset(key(number)).blocking().err());
     let Some(CheckError::Store(error)) = refused() else {
         panic!("a single node owns all slots")
     };

@@ -65,7 +65,7 @@ fn send_requests(limiters: &[Limiter<RedisStore>], path: &Path) {
     let mut random = fastrand::Rng::new();
     loop {
         let (number, key_number) = (random.usize(..limiters.len()), random.usize(..KEYS));
-        match limiters[number].check(&key(key_number)).blocking() {
+        match limiters[number].check(key(key_number)).blocking() {
             Ok(decision) if decision.is_allowed() => {
                 assert_eq!(decision.degraded(), None, "the failure policy is closed");
                 file.write_all(format!("{number} {key_number}\n").as_bytes())

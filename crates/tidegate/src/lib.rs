@@ -43,14 +43,14 @@ pub use store_url::StoreUrl;
 #[cfg(feature = "actix")]
 pub use tidegate_actix as actix;
 pub use tidegate_core::{
-    AcquireError, ActualCosts, Algorithm, Anchor, AsKey, Breaker, BucketLimit, CheckError, Clock,
-    Cost, CostError, Counters, Decision, Degraded, DenialReason, Denied, EmptyKey, Exception,
-    FailurePolicy, Gate, GateBuilder, GlobalLimiter, IntoKey, Key, KeyBuf, KeyPart, LATENCY_BOUNDS,
-    Latency, Limit, LimitFigures, Limiter, LimiterBuilder, ManualClock, MemoryStats, MemoryStore,
-    MemoryStoreBuilder, MemoryStoreError, Name, NameError, Outcome, Policy, PolicyCounters,
-    PolicyDecision, PolicyError, PolicyLabel, PolicyOutcome, PolicySet, PolicySetError, Rate,
-    Receipt, RestoreError, Rules, SleepFuture, StoreHealth, Subject, TimeSource, Timestamp, Usage,
-    Verdict,
+    AcquireError, ActualCosts, Algorithm, AllowedVerdict, Anchor, AsKey, Breaker, BucketLimit,
+    CheckError, Clock, Cost, CostError, Counters, Decision, Degraded, DenialReason, Denied,
+    EmptyKey, Exception, FailurePolicy, Gate, GateBuilder, GlobalLimiter, IntoKey, Key, KeyBuf,
+    KeyPart, LATENCY_BOUNDS, Latency, Limit, LimitFigures, Limiter, LimiterBuilder, ManualClock,
+    MemoryStats, MemoryStore, MemoryStoreBuilder, MemoryStoreError, Name, NameError, Outcome,
+    Policy, PolicyCounters, PolicyDecision, PolicyError, PolicyLabel, PolicyOutcome, PolicySet,
+    PolicySetError, Rate, Receipt, RestoreError, Rules, SleepFuture, StoreHealth, Subject,
+    TimeSource, Timestamp, Usage, Verdict,
 };
 #[cfg(feature = "macros")]
 pub use tidegate_macros::rate_limit;

@@ -55,7 +55,7 @@ fn prometheus() {
         ],
     );
     for number in 0..10_000 {
-        let _ = gate.check("api", &format!("user:{number}")).now().unwrap();
+        let _ = gate.check("api", format!("user:{number}")).now().unwrap();
     }
     let after = text(&registry);
     assert_eq!(before.lines().count(), after.lines().count());

@@ -99,7 +99,7 @@ impl Contender for Tidegate {
 
     fn fill(&self, keys: u64) {
         for number in 0..keys {
-            let _ = black_box(self.0.check(&key(number)).now().expect("the key is valid"));
+            let _ = black_box(self.0.check(key(number)).now().expect("the key is valid"));
         }
     }
 

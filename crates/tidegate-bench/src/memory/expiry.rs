@@ -26,13 +26,13 @@ pub(super) fn measure() {
     );
     let short = long.with_policy("2/second".parse().expect("the policy is valid"));
     for number in 0..LIVE {
-        let _ = black_box(long.check(&key(number)).now().expect("the key is valid"));
+        let _ = black_box(long.check(key(number)).now().expect("the key is valid"));
     }
     let quiet = run(&long, &long, RUN);
     for number in 0..EXPIRING {
         let _ = black_box(
             short
-                .check(&format!("short:{number}"))
+                .check(format!("short:{number}"))
                 .now()
                 .expect("the key is valid"),
         );

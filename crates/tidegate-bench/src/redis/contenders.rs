@@ -37,7 +37,7 @@ impl Contender {
         };
         if policy == MOSTLY_DENIED {
             for key in (0..DENIED_KEYS).filter(|key| key % 10 != 0) {
-                let _ = limiter.check(&name_of(key)).cost(1_000_000).await?;
+                let _ = limiter.check(name_of(key)).cost(1_000_000).await?;
             }
         }
         Ok(Self::Tidegate { limiter, name })

@@ -28,7 +28,7 @@ pub(crate) use receipt::{ReceiptEntry, Undelivered};
 pub use request::{
     GateCharge, GateCheck, GatePeek, GateRefund, GateRequest, GateRequestKind, GateReset,
 };
-pub use verdict::{PolicyDecision, PolicyLabel, PolicyOutcome, Verdict};
+pub use verdict::{AllowedVerdict, PolicyDecision, PolicyLabel, PolicyOutcome, Verdict};
 
 use crate::clock::Clock;
 use crate::cost::{Cost, CostError};

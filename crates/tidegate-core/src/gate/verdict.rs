@@ -31,6 +31,18 @@ pub struct Verdict {
     pub(super) decisions: SmallVec<[PolicyDecision; 1]>,
 }
 
+/// The verdict of an allowed request, from [`Verdict::or_deny`]. It dereferences to the verdict.
+#[derive(Clone, Debug)]
+pub struct AllowedVerdict(Verdict);
+
+impl std::ops::Deref for AllowedVerdict {
+    type Target = Verdict;
+
+    fn deref(&self) -> &Verdict {
+        &self.0
+    }
+}
+
 /// The decision of one named policy.
 #[derive(Clone, Debug)]
 pub struct PolicyDecision {
@@ -362,7 +374,8 @@ impl Verdict {
         self.denial()?.reason()
     }
 
-    /// Returns the verdict if the request may proceed, and otherwise an error with the figures.
+    /// Returns the verdict if the request may proceed, and otherwise an error with the figures. The
+    /// verdict of an allowed request may be ignored.
     ///
     /// # Errors
     ///
@@ -378,9 +391,9 @@ impl Verdict {
     /// assert!(gate.check("api", "user:42").now()?.or_deny().is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn or_deny(self) -> Result<Self, Denied> {
+    pub fn or_deny(self) -> Result<AllowedVerdict, Denied> {
         match self.denial().map(|denial| denial.decision().copied()) {
-            None => Ok(self),
+            None => Ok(AllowedVerdict(self)),
             Some(Some(decision)) => Err(Denied::of(decision)),
             Some(None) => Err(Denied::blocked()),
         }

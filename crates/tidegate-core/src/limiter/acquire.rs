@@ -15,8 +15,8 @@ use super::queue::QueuePlace;
 use super::{AcquireError, CheckError, Limiter};
 use crate::clock::Timestamp;
 use crate::cost::{Cost, CostError};
-use crate::decision::{Decision, Degraded};
-use crate::denied::Denied;
+use crate::decision::Degraded;
+use crate::denied::{Denied, Usage};
 use crate::gate::Undelivered;
 use crate::key::{Key, KeyBuf};
 use crate::store::{Admission, Store, StoreError};
@@ -30,7 +30,7 @@ use crate::subject::KeyBytes;
 /// - It sleeps until the store said that the request fits. It does not poll.
 /// - With a [`timeout`](Self::timeout), it fails at once if the request cannot be allowed in time.
 ///
-/// A `leaky_bucket` also returns a [`delay`](Decision::delay), which is left to the caller.
+/// A `leaky_bucket` also returns a [`delay`](crate::Decision::delay), which is left to the caller.
 ///
 /// # Examples
 ///
@@ -95,11 +95,11 @@ impl<'a, S: Store> Acquire<'a, S> {
     /// Returns an error if the request can never be allowed or not before the timeout, if the key is
     /// empty, if the cost is invalid, or if the current thread runs async tasks. Nothing is taken
     /// then.
-    pub fn blocking(self) -> Result<Decision, AcquireError> {
+    pub fn blocking(self) -> Result<Usage, AcquireError> {
         self.limiter.store().block_on(self.wait())?
     }
 
-    async fn wait(self) -> Result<Decision, AcquireError> {
+    async fn wait(self) -> Result<Usage, AcquireError> {
         let key = self.limiter.shared.key(&self.key)?;
         let (key, cost) = (Key::new(&key)?, self.cost?);
         let clock = self.limiter.store().clock();
@@ -123,7 +123,7 @@ impl<'a, S: Store> Acquire<'a, S> {
             if decision.is_allowed() {
                 let again = admission.again_after;
                 place.expect(cost, again.map(|wait| now.saturating_add(wait)));
-                return Ok(decision);
+                return Ok(Usage(decision));
             }
             let Some(wait) = decision.retry_after() else {
                 return Err(Denied::of(decision).into());
@@ -183,7 +183,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<'a, S: Store> IntoFuture for Acquire<'a, S> {
-    type Output = Result<Decision, AcquireError>;
+    type Output = Result<Usage, AcquireError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a2_a_full_store_evicts_the_least_recently_used_key() {
     let (limiter, _) = limiter("100/minute", 1_000);
-    let check = |key: u64| assert!(limiter.check(&key.to_string()).now().unwrap().is_allowed());
+    let check = |key: u64| assert!(limiter.check(key.to_string()).now().unwrap().is_allowed());
     (0..1_000).for_each(check);
     // The first hundred keys are used repeatedly while enough new keys arrive to fill the store.
     for new in 1_000..2_000 {
@@ -48,7 +48,7 @@ fn a2_a_flood_of_allowed_keys_frees_no_idle_denied_key() {
         denied.iter().for_each(|key| exhaust(&limiter, key, 1));
         for flood in 0..100_000 {
             clock.advance(Duration::from_micros(20));
-            let _ = limiter.check(&format!("{flood}")).now().unwrap();
+            let _ = limiter.check(format!("{flood}")).now().unwrap();
         }
         let still_denied = denied
             .iter()
@@ -76,7 +76,7 @@ fn a2_a_flood_frees_no_idle_denied_key_by_chance() {
         denied.iter().for_each(|key| exhaust(&limiter, key, 1));
         for flood in 0..20_000 {
             clock.advance(Duration::from_micros(20));
-            let _ = limiter.check(&format!("{flood}")).now().unwrap();
+            let _ = limiter.check(format!("{flood}")).now().unwrap();
         }
         assert!(
             denied
@@ -111,7 +111,7 @@ fn a2_a_flood_does_not_free_a_client_that_keeps_making_requests() {
                     new += 1;
                     for _ in 0..times {
                         let _ = flood
-                            .check(&format!("flood {new}"))
+                            .check(format!("flood {new}"))
                             .cost(flood_cost)
                             .now()
                             .unwrap();
@@ -150,7 +150,7 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
         clock.advance(Duration::from_micros(20));
         // The flood has denied and allowed keys, used once and often.
         for _ in 0..flood % 4 + 1 {
-            let _ = api.check(&format!("{flood}")).cost(4).now().unwrap();
+            let _ = api.check(format!("{flood}")).cost(4).now().unwrap();
         }
     }
     assert!(
@@ -163,7 +163,7 @@ fn a2_a_flood_of_one_policy_does_not_evict_the_keys_of_another() {
     (0..9_000).for_each(|key| {
         assert!(
             login
-                .check(&format!("more {key}"))
+                .check(format!("more {key}"))
                 .now()
                 .unwrap()
                 .is_allowed()
@@ -208,7 +208,7 @@ fn b2_records_stay_within_their_budget() {
     let limiter = Limiter::new(store, eight.parse().unwrap());
     exhaust(&limiter, "denied", 3);
     for key in 0..20_000 {
-        let _ = limiter.check(&key.to_string()).now().unwrap();
+        let _ = limiter.check(key.to_string()).now().unwrap();
     }
     let stats = limiter.store().stats();
     assert!(
@@ -225,14 +225,14 @@ fn b2_records_stay_within_their_budget() {
     let log = limiter.with_policy("sliding_window_log 1000/hour".parse().unwrap());
     for entry in 0..50_000 {
         clock.advance(Duration::from_micros(1));
-        let _ = log.check(&(entry % 100).to_string()).now().unwrap();
+        let _ = log.check((entry % 100).to_string()).now().unwrap();
     }
     let stats = limiter.store().stats();
     assert!(stats.record_bytes <= (1 << 20) + (1 << 15), "{stats:?}");
     // Deleted records are not counted.
     for key in 0..20_000 {
-        limiter.reset(&key.to_string()).now().unwrap();
-        log.reset(&key.to_string()).now().unwrap();
+        limiter.reset(key.to_string()).now().unwrap();
+        log.reset(key.to_string()).now().unwrap();
     }
     limiter.reset("denied").now().unwrap();
     assert_eq!(limiter.store().stats().record_bytes, 0);
@@ -251,7 +251,7 @@ fn a2_a_flood_of_records_frees_no_idle_denied_key() {
         let denied: Vec<String> = (0..200).map(|number| format!("denied {number}")).collect();
         denied.iter().for_each(|key| exhaust(&limiter, key, 1));
         for flood in 0..150_000 {
-            let _ = limiter.check(&format!("{flood}")).now().unwrap();
+            let _ = limiter.check(format!("{flood}")).now().unwrap();
         }
         let stats = limiter.store().stats();
         assert!(

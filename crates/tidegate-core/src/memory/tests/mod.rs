@@ -53,7 +53,7 @@ fn max_keys_is_a_hard_bound() {
         for max_keys in [1, 2, 10, 44, 45, 46, 64, 100, 1_000, 5_000] {
             let (limiter, _) = limiter(policy, max_keys);
             for key in 0..max_keys {
-                let _ = limiter.check(&format!("{key}")).cost(2).now().unwrap();
+                let _ = limiter.check(format!("{key}")).cost(2).now().unwrap();
             }
             assert!(
                 (0..max_keys).all(|key| used(&limiter, &key.to_string()) == 2),
@@ -82,7 +82,7 @@ fn checks_delete_expired_keys() {
     for policy in POLICIES {
         let (limiter, clock) = limiter(policy, 10_000);
         for key in 0..10_000 {
-            let _ = limiter.check(&format!("{key}")).now().unwrap();
+            let _ = limiter.check(format!("{key}")).now().unwrap();
         }
         clock.advance(Duration::from_secs(7_200));
         // One key in constant use is enough, because every 64th visit sweeps one line.
@@ -102,10 +102,10 @@ fn a_reset_affects_one_key_only() {
     for policy in POLICIES {
         let (limiter, _) = limiter(policy, 1_000);
         for key in 0..1_000 {
-            let _ = limiter.check(&format!("{key}")).cost(3).now().unwrap();
+            let _ = limiter.check(format!("{key}")).cost(3).now().unwrap();
         }
         for key in (0..1_000).step_by(2) {
-            limiter.reset(&format!("{key}")).now().unwrap();
+            limiter.reset(format!("{key}")).now().unwrap();
         }
         limiter.reset("unknown").now().unwrap();
         for key in 0..1_000 {
