@@ -125,6 +125,7 @@ fn lint() -> anyhow::Result<()> {
         "macros",
         "prometheus",
         "opentelemetry",
+        "serde",
         "tracing",
     ] {
         let alone = [

@@ -28,7 +28,7 @@ async fn run_all(clock: &ManualClock, tasks: Vec<tokio::task::JoinHandle<()>>) {
         if tasks.iter().all(tokio::task::JoinHandle::is_finished) {
             break;
         }
-        let wake = clock.next_wake().expect("a task sleeps");
+        let wake = clock.next_wake().unwrap();
         clock.set(wake);
     }
     for task in tasks {
@@ -69,7 +69,7 @@ async fn dropped_waiters_take_nothing_and_leave_the_queue() {
     limiter.check("k").now().unwrap().or_deny().unwrap();
     let spawn = || {
         let limiter = limiter.clone();
-        tokio::spawn(async move { drop(limiter.acquire("k").await.unwrap()) })
+        tokio::spawn(async move { limiter.acquire("k").await.map(drop).unwrap() })
     };
     let waiters: Vec<_> = (0..10).map(|_| spawn()).collect();
     settle().await;
@@ -116,7 +116,7 @@ async fn a_timeout_fails_at_once_if_the_wait_is_longer() {
     // Behind another waiter, the wait is unknown until the timeout.
     let first = tokio::spawn({
         let limiter = limiter.clone();
-        async move { drop(limiter.acquire("k").await.unwrap()) }
+        async move { limiter.acquire("k").await.map(drop).unwrap() }
     });
     let behind = tokio::spawn({
         let limiter = limiter.clone();
@@ -154,7 +154,7 @@ async fn keys_and_costs_wait_apart() {
     let _ = limiter.acquire("b").await.unwrap().or_deny().unwrap();
     let waits = |cost: u32| {
         let limiter = limiter.clone();
-        tokio::spawn(async move { drop(limiter.acquire("a").cost(cost).await.unwrap()) })
+        tokio::spawn(async move { limiter.acquire("a").cost(cost).await.map(drop).unwrap() })
     };
     let start = clock.now();
     run_all(&clock, vec![waits(5), waits(1), waits(1)]).await;

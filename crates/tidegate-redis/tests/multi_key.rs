@@ -334,10 +334,10 @@ fn c2_a_denied_repeated_key_is_not_cached() {
     };
     assert_eq!(
         [
-            check(&[two.clone()]),
+            check(std::slice::from_ref(&two)),
             check(&[two.clone(), two.clone()]),
-            check(&[two.clone()]),
-            check(&[two.clone()])
+            check(std::slice::from_ref(&two)),
+            check(std::slice::from_ref(&two))
         ],
         [true, false, true, false]
     );

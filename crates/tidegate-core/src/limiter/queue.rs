@@ -29,6 +29,14 @@ struct Waiter {
     waker: Option<Waker>,
 }
 
+impl KeyQueue {
+    /// Finds a place. Numbers ascend, so binary search does.
+    fn index_of(&self, number: u64) -> Result<usize, usize> {
+        self.waiters
+            .binary_search_by_key(&number, |waiter| waiter.number)
+    }
+}
+
 impl KeyQueues {
     /// Joins the queue of a key.
     pub(super) fn join(&self, key: &[u8]) -> QueuePlace<'_> {
@@ -88,7 +96,9 @@ impl Drop for QueuePlace<'_> {
         let Some(queue) = queues.get_mut(&self.key) else {
             return;
         };
-        queue.waiters.retain(|waiter| waiter.number != self.number);
+        if let Ok(index) = queue.index_of(self.number) {
+            queue.waiters.remove(index);
+        }
         let next = queue.waiters.front_mut();
         let waker = next.and_then(|waiter| waiter.waker.take());
         if queue.waiters.is_empty() {
@@ -113,11 +123,7 @@ impl Future for Turn<'_> {
         let Some(queue) = queues.get_mut(&place.key) else {
             return Poll::Ready(());
         };
-        // Numbers ascend, so a place is found by binary search.
-        match queue
-            .waiters
-            .binary_search_by_key(&place.number, |waiter| waiter.number)
-        {
+        match queue.index_of(place.number) {
             Ok(index) if index > 0 => {
                 if let Some(waiter) = queue.waiters.get_mut(index) {
                     waiter.waker = Some(context.waker().clone());
@@ -126,5 +132,23 @@ impl Future for Turn<'_> {
             }
             _ => Poll::Ready(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_queue_is_removed() {
+        let queues = KeyQueues::default();
+        let first = queues.join(b"a");
+        let second = queues.join(b"a");
+        let other = queues.join(b"b");
+        assert_eq!(queues.len(), 2);
+        drop((second, first));
+        assert_eq!(queues.len(), 1);
+        drop(other);
+        assert_eq!(queues.len(), 0);
     }
 }
