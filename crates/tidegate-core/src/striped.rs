@@ -89,7 +89,7 @@ struct Ownership(usize);
 
 impl Drop for Ownership {
     fn drop(&mut self) {
-        // What is counted while the thread ends goes to the shared stripe.
+        // Counts made while the thread ends go to the shared stripe.
         STRIPE.set(SHARED);
         if let Some(free) = FREE.lock().get_mut(self.0) {
             *free = true;

@@ -1,4 +1,4 @@
-//! What users expect: charges, debt, peeks, reasons, keys and counters through the public API.
+//! Charges, debt, peeks, reasons, keys and counters through the public API, as users call it.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::net::IpAddr;

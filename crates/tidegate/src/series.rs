@@ -38,10 +38,9 @@ impl Snapshot {
             store: gate.store_health(),
         }
     }
-}
 
-impl Snapshot {
     /// Returns the durations of round trips, or `None` in memory.
+    #[cfg(feature = "prometheus")]
     pub(crate) fn latency(&self) -> Option<&tidegate_core::Latency> {
         Some(&self.store.as_ref()?.latency)
     }
