@@ -54,6 +54,7 @@ fn app() -> anyhow::Result<Router> {
         .limit("tokens", key::api_key("authorization").cost(tokens))?
         .limit("per_address", key::client_address().cost(tokens))?
         .never_status(413)
+        .report_all()
         .settle();
     Ok(Router::new()
         .route("/complete", get(complete))

@@ -146,7 +146,7 @@ fn llm_gateway() {
     let left = || {
         complete("fox", 1, "sk-1")
             .1
-            .split("r=")
+            .split("\"tokens\";r=")
             .nth(1)
             .and_then(|text| text.split(';').next()?.parse().ok())
     };
