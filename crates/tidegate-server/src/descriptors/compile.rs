@@ -1,0 +1,308 @@
+//! Compiles rules: checks them, and prepares a limiter for each.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::{AnyStore, Gate, Name, Policy};
+
+use super::pattern::Pattern;
+use super::rules::{Domain, Domains, KeyRules, Rule, RuleLimit, RuleNode};
+use super::source::{DescriptorSource, DomainSource, LimitSource, RuleError};
+use super::stats::RuleStats;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+
+/// The largest number of requests per unit, and of debt.
+pub(crate) const MAX_COUNT: u32 = 1_000_000_000;
+
+/// Compiles all domains. Rules that exist already keep their statistics.
+///
+/// # Errors
+///
+/// Returns the first error, with its file and position.
+pub(crate) fn compile(
+    sources: &[DomainSource],
+    merges_domains: bool,
+    gate: &Gate<AnyStore>,
+    old: Option<&Domains>,
+) -> Result<Domains, RuleError> {
+    let mut compiler = Compiler {
+        gate,
+        file: "",
+        namespace: Arc::from(""),
+        rules: Vec::new(),
+        old: old.map_or_else(HashMap::new, |old| {
+            let rules = old.rules.iter();
+            rules
+                .map(|rule| (rule.stats.name().to_owned(), Arc::clone(&rule.stats)))
+                .collect()
+        }),
+    };
+    let mut domains = Domains::default();
+    for source in sources {
+        compiler.file = &source.name;
+        if source.domain.is_empty() {
+            return Err(compiler.error("config file cannot have empty domain", source.at));
+        }
+        let name = source.domain.as_str();
+        if domains.by_name.contains_key(name) && !merges_domains {
+            let message = format!("duplicate domain '{name}' in config file");
+            return Err(compiler.error(message, source.at));
+        }
+        let domain = domains
+            .by_name
+            .entry(name.into())
+            .or_insert_with(|| Domain {
+                namespace: namespace(name),
+                overrides: Mutex::default(),
+                root: RuleNode::default(),
+            });
+        compiler.namespace = Arc::clone(&domain.namespace);
+        compiler.add(&mut domain.root, &source.descriptors, &format!("{name}."))?;
+    }
+    domains.rules = compiler.rules;
+    Ok(domains)
+}
+
+/// Returns the namespace of a domain's counters. No two domains share one, and none is that of a
+/// named policy.
+fn namespace(domain: &str) -> Arc<str> {
+    match Name::new(domain) {
+        Ok(name) => format!("{name}~~domain").into(),
+        Err(_) => {
+            let digest = blake3::hash(domain.as_bytes()).to_hex();
+            format!("{}~~domain-digest", &digest[..32]).into()
+        }
+    }
+}
+
+struct Compiler<'a> {
+    gate: &'a Gate<AnyStore>,
+    file: &'a str,
+    namespace: Arc<str>,
+    rules: Vec<Arc<Rule>>,
+    old: HashMap<String, Arc<RuleStats>>,
+}
+
+impl Compiler<'_> {
+    fn error(&self, message: impl Into<String>, at: Option<crate::yaml::Position>) -> RuleError {
+        RuleError::new(self.file, message, at)
+    }
+
+    fn add(
+        &mut self,
+        parent: &mut RuleNode,
+        descriptors: &[DescriptorSource],
+        path: &str,
+    ) -> Result<(), RuleError> {
+        for source in descriptors {
+            self.add_one(parent, source, path)?;
+        }
+        Ok(())
+    }
+
+    fn add_one(
+        &mut self,
+        parent: &mut RuleNode,
+        source: &DescriptorSource,
+        path: &str,
+    ) -> Result<(), RuleError> {
+        if source.key.is_empty() {
+            return Err(self.error("descriptor has empty key", source.at));
+        }
+        let mut name = source.key.clone();
+        if !source.value.is_empty() {
+            name = format!("{name}_{}", source.value);
+        }
+        let path = format!("{path}{name}");
+        let keys = parent.keys.entry(source.key.as_str().into()).or_default();
+        if keys.has(&source.value) {
+            let message = format!("duplicate descriptor composite key '{path}'");
+            return Err(self.error(message, source.at));
+        }
+        let limit = source.rate_limit.as_ref();
+        let rule = limit
+            .map(|limit| self.rule(source, limit, &path))
+            .transpose()?;
+        let pattern = Pattern::of(&source.value);
+        if source.share_threshold && pattern.is_none() {
+            let message = format!(
+                "share_threshold can only be used with wildcard values (containing '*'), but found key '{name}'"
+            );
+            return Err(self.error(message, source.at));
+        }
+        let mut node = RuleNode {
+            rule: rule.map(Arc::new),
+            is_shared: source.share_threshold,
+            keys: HashMap::new(),
+        };
+        self.rules.extend(node.rule.clone());
+        self.add(&mut node, &source.descriptors, &format!("{path}."))?;
+        keys.insert(source.value.as_str(), pattern, node);
+        Ok(())
+    }
+
+    fn rule(
+        &self,
+        source: &DescriptorSource,
+        limit: &LimitSource,
+        path: &str,
+    ) -> Result<Rule, RuleError> {
+        let unit = unit(&limit.unit);
+        let (effect, shown) = if limit.is_unlimited {
+            if unit.is_some() {
+                let message = "should not specify rate limit unit when unlimited";
+                return Err(self.error(message, limit.at));
+            }
+            (RuleLimit::Unlimited, RateLimit::default())
+        } else {
+            let unit = unit.ok_or_else(|| {
+                self.error(
+                    format!("invalid rate limit unit '{}'", limit.unit),
+                    limit.at,
+                )
+            })?;
+            self.limit(limit, unit, path)?
+        };
+        if limit.replaces.iter().any(String::is_empty) {
+            return Err(self.error("should not have an empty replaces entry", limit.at));
+        }
+        if limit.replaces.contains(&limit.name) {
+            let message = "replaces should not contain name of same descriptor";
+            return Err(self.error(message, limit.at));
+        }
+        let shows_value = source.detailed_metric || source.value_to_metric;
+        let new = || Arc::new(RuleStats::new(path, shows_value));
+        let kept = self
+            .old
+            .get(path)
+            .filter(|old| old.shows_value() == shows_value);
+        Ok(Rule {
+            limit: effect,
+            shown: RateLimit {
+                name: limit.name.clone(),
+                ..shown
+            },
+            replaces: limit
+                .replaces
+                .iter()
+                .map(|name| name.as_str().into())
+                .collect(),
+            is_shadow: source.shadow_mode,
+            is_quota: source.quota_mode,
+            metadata: source.metadata.clone(),
+            stats: kept.cloned().unwrap_or_else(new),
+        })
+    }
+
+    fn limit(
+        &self,
+        limit: &LimitSource,
+        unit: Unit,
+        path: &str,
+    ) -> Result<(RuleLimit, RateLimit), RuleError> {
+        let multiplier = limit.extensions.unit_multiplier.unwrap_or(1);
+        if limit.requests_per_unit > MAX_COUNT {
+            let requests_per_unit = limit.requests_per_unit;
+            tracing::warn!(
+                rule = path,
+                requests_per_unit,
+                "requests_per_unit is too large, using 1,000,000,000"
+            );
+        }
+        let shown = RateLimit {
+            requests_per_unit: limit.requests_per_unit.min(MAX_COUNT),
+            // Envoy would show the wrong window for a multiple of a unit.
+            unit: if multiplier == 1 { unit } else { Unit::Unknown }.into(),
+            name: String::new(),
+        };
+        if shown.requests_per_unit == 0 {
+            let period = unit_period(unit).saturating_mul(multiplier.max(1));
+            return Ok((RuleLimit::Blocked(period), shown));
+        }
+        let policy = policy(limit, shown.requests_per_unit, multiplier)
+            .map_err(|message| self.error(message, limit.at))?;
+        let limiter = self.gate.service_limiter(&self.namespace, policy);
+        Ok((RuleLimit::Limited(limiter), shown))
+    }
+}
+
+impl KeyRules {
+    fn has(&self, value: &str) -> bool {
+        match value {
+            "" => self.any.is_some(),
+            _ => {
+                let mut wildcards = self.wildcards.iter();
+                self.exact.contains_key(value)
+                    || wildcards.any(|(pattern, _)| pattern.text() == value)
+            }
+        }
+    }
+
+    fn insert(&mut self, value: &str, pattern: Option<Pattern>, node: RuleNode) {
+        match (value, pattern) {
+            ("", _) => self.any = Some(Box::new(node)),
+            (_, Some(pattern)) => self.wildcards.push((pattern, node)),
+            (_, None) => drop(self.exact.insert(value.into(), node)),
+        }
+    }
+}
+
+/// Returns the unit with this name, in upper or lower case.
+fn unit(name: &str) -> Option<Unit> {
+    Unit::from_str_name(&name.to_ascii_uppercase()).filter(|unit| *unit != Unit::Unknown)
+}
+
+/// Returns the length of a unit.
+pub(crate) fn unit_period(unit: Unit) -> Duration {
+    const DAY: u64 = 86_400;
+    Duration::from_secs(match unit {
+        Unit::Unknown | Unit::Second => 1,
+        Unit::Minute => 60,
+        Unit::Hour => 3_600,
+        Unit::Day => DAY,
+        Unit::Week => 7 * DAY,
+        Unit::Month => 30 * DAY,
+        Unit::Year => 365 * DAY,
+    })
+}
+
+/// Returns the policy of a limit.
+///
+/// Without an algorithm it is the fixed window of envoyproxy/ratelimit, which counts without bound
+/// beyond the limit. Other algorithms have a debt of their capacity.
+fn policy(limit: &LimitSource, requests: u32, multiplier: u32) -> Result<Policy, String> {
+    let extensions = &limit.extensions;
+    let algorithm = extensions.algorithm.as_deref().unwrap_or("fixed_window");
+    let burst = extensions.burst.map(|burst| format!(" burst={burst}"));
+    let unit = limit.unit.to_ascii_lowercase();
+    let text = format!(
+        "{algorithm} {requests}/{multiplier} {unit}{}",
+        burst.unwrap_or_default()
+    );
+    let with_debt = |debt: u32| format!("{text} debt={debt}").parse::<Policy>();
+    let policy = match extensions.debt {
+        Some(debt) => with_debt(debt),
+        None if algorithm.eq_ignore_ascii_case("fixed_window") => with_debt(MAX_COUNT),
+        // A slow bucket may have no room for a debt.
+        None => with_debt(extensions.burst.unwrap_or(requests)).or_else(|_| with_debt(0)),
+    };
+    policy.map_err(|error| {
+        let message = error.to_string();
+        message.lines().next().unwrap_or_default().to_owned()
+    })
+}
+
+/// Returns the policy of a limit that came with a descriptor: a fixed window.
+pub(crate) fn override_policy(
+    requests: u32,
+    unit: Unit,
+    multiplier: u32,
+) -> Result<Policy, String> {
+    let limit = LimitSource {
+        unit: unit.as_str_name().to_owned(),
+        ..LimitSource::default()
+    };
+    policy(&limit, requests.min(MAX_COUNT), multiplier)
+}

@@ -1,0 +1,454 @@
+//! Decides the descriptors of one request.
+//!
+//! Checks of enforced rules are all or nothing. Shadow rules, rules in quota mode, charges and
+//! refunds are decided beside them, each on its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use tidegate::{AnyStore, CheckError, Cost, Decision, Gate, Key, Limiter};
+use tidegate_core::{LimiterRequest, Store};
+
+use super::compile::MAX_COUNT;
+use super::rules::{Domains, Rule};
+use super::stats::CountedHits;
+use super::target::{Counter, LimitedTarget, Target, find};
+use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
+
+/// The maximum number of descriptors in one request.
+pub(crate) const MAX_DESCRIPTORS: usize = 32;
+
+/// One descriptor of a request.
+pub(crate) struct LimitRequest<'a> {
+    pub(crate) entries: &'a [Entry],
+    /// The limit that came with it.
+    pub(crate) limit: Option<&'a RateLimitOverride>,
+    pub(crate) hits: Hits,
+}
+
+/// The effect of a descriptor's hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hits {
+    /// Takes nothing. Over the limit only if the count exceeds it.
+    Look,
+    /// Takes the hits if they fit, together with those of all other checks.
+    Check(u64),
+    /// Takes the hits whatever the limit says.
+    Charge(u64),
+    /// Gives hits back.
+    Refund(u64),
+}
+
+/// The settings of decisions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecideOptions {
+    /// Counts every descriptor on its own, also if it is over the limit, as envoyproxy/ratelimit
+    /// does.
+    pub(crate) is_independent: bool,
+    /// Treats every rule as one in quota mode.
+    pub(crate) has_quota_mode: bool,
+    /// The share of a limit from which hits count as near it, in thousandths.
+    pub(crate) near_limit: u64,
+}
+
+/// The error of a request that was not decided.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum DecideError {
+    /// The request is invalid.
+    #[error("{0}")]
+    Invalid(String),
+    /// The store is unavailable, and the failure policy denies.
+    #[error("the store is unavailable")]
+    Unavailable,
+}
+
+/// The decisions of a request.
+pub(crate) struct Decided {
+    pub(crate) is_over: bool,
+    /// In the order of the descriptors.
+    pub(crate) decisions: SmallVec<[RuleDecision; 4]>,
+}
+
+/// The decision of one descriptor.
+pub(crate) enum RuleDecision {
+    NoRule,
+    Unlimited(Arc<Rule>),
+    Limited {
+        figures: Figures,
+        shown: RateLimit,
+        rule: Option<Arc<Rule>>,
+    },
+}
+
+/// The figures of a limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) is_over: bool,
+    /// 0 if the limit is exceeded.
+    pub(crate) remaining: u64,
+    /// The wait until the same request fits, or until the whole limit is free.
+    pub(crate) reset_after: Duration,
+    /// The wait until a denied request fits, or `None` if it never does.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Figures {
+    fn of(decision: &Decision) -> Self {
+        let is_over = decision.is_denied();
+        let retry_after = decision.retry_after();
+        Self {
+            is_over,
+            remaining: if is_over { 0 } else { decision.remaining() },
+            reset_after: retry_after.unwrap_or_else(|| decision.reset_after()),
+            retry_after,
+        }
+    }
+}
+
+/// Decides all descriptors of a request.
+///
+/// # Errors
+///
+/// Returns an error if a descriptor is invalid, before anything is taken, or if the store is
+/// unavailable and the failure policy denies.
+pub(crate) async fn decide(
+    domains: &Domains,
+    gate: &Gate<AnyStore>,
+    domain: &str,
+    requests: &[LimitRequest<'_>],
+    options: DecideOptions,
+) -> Result<Decided, DecideError> {
+    let Some(domain) = domains.domain(domain) else {
+        return Ok(Decided {
+            is_over: false,
+            decisions: requests.iter().map(|_| RuleDecision::NoRule).collect(),
+        });
+    };
+    let targets = find(domain, gate, requests)?;
+    let mut run = Run::new(&targets, requests, options, gate.store());
+    run.decide_alone().await?;
+    run.decide_together().await?;
+    Ok(run.finish())
+}
+
+/// The place of a descriptor's decision in the whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// No limit.
+    Free,
+    /// Denies, and is taken together with the others.
+    Enforced,
+    /// Denies, and was taken alone: a charge or a refund.
+    EnforcedAlone,
+    /// Denies only if all of its kind are over.
+    Quota,
+    /// Never denies.
+    Shadow,
+}
+
+/// The decisions of one request, while they are made.
+struct Run<'a> {
+    targets: &'a [Target<'a>],
+    store: &'a AnyStore,
+    hits: SmallVec<[Hits; 4]>,
+    roles: SmallVec<[Role; 4]>,
+    figures: SmallVec<[Option<Figures>; 4]>,
+    options: DecideOptions,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        targets: &'a [Target<'a>],
+        requests: &[LimitRequest<'_>],
+        options: DecideOptions,
+        store: &'a AnyStore,
+    ) -> Self {
+        let hits = requests.iter().map(|request| match request.hits {
+            Hits::Check(hits) if options.is_independent => Hits::Charge(hits),
+            hits => hits,
+        });
+        let hits: SmallVec<[Hits; 4]> = hits.collect();
+        let role = |(target, hits): (&Target<'_>, &Hits)| match target {
+            Target::None | Target::Unlimited(_) => Role::Free,
+            Target::Limited(LimitedTarget { rule, .. }) => {
+                if rule.is_some_and(|rule| rule.is_shadow) {
+                    Role::Shadow
+                } else if options.has_quota_mode || rule.is_some_and(|rule| rule.is_quota) {
+                    Role::Quota
+                } else if matches!(hits, Hits::Charge(_) | Hits::Refund(_)) {
+                    Role::EnforcedAlone
+                } else {
+                    Role::Enforced
+                }
+            }
+        };
+        Self {
+            roles: targets.iter().zip(&hits).map(role).collect(),
+            figures: targets.iter().map(|_| None).collect(),
+            targets,
+            store,
+            hits,
+            options,
+        }
+    }
+
+    /// Decides every descriptor that does not depend on others.
+    async fn decide_alone(&mut self) -> Result<(), DecideError> {
+        let is_alone = |role: &Role| !matches!(role, Role::Free | Role::Enforced);
+        if !self.roles.iter().any(is_alone) {
+            return Ok(());
+        }
+        let places: SmallVec<[usize; 4]> = (0..self.roles.len())
+            .filter(|place| is_alone(&self.roles[*place]))
+            .collect();
+        if self.store.is_remote() {
+            let all = places.iter().map(|place| self.decide_one(*place));
+            let decided = join_all(all).await;
+            for (place, figures) in places.into_iter().zip(decided) {
+                self.figures[place] = Some(figures?);
+            }
+        } else {
+            for place in places {
+                self.figures[place] = Some(self.decide_one(place).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides one descriptor on its own.
+    async fn decide_one(&self, place: usize) -> Result<Figures, DecideError> {
+        let Target::Limited(LimitedTarget { counter, .. }) = &self.targets[place] else {
+            return Err(DecideError::Invalid(
+                "a descriptor without a limit".to_owned(),
+            ));
+        };
+        let hits = self.hits[place];
+        let (limiter, key) = match counter {
+            Counter::Blocked(period) => return Ok(self.blocked(*period, hits)),
+            Counter::Limited(limiter, key) => (limiter, &key[..]),
+        };
+        let decision = match hits {
+            Hits::Look => limiter.check(key).cost(Cost::ZERO).await,
+            Hits::Check(hits) => limiter.check(key).cost(cost(hits)).await,
+            Hits::Charge(hits) => limiter.charge(key, cost(hits)).await.map(Decision::from),
+            Hits::Refund(hits) => refund(limiter, key, cost(hits)).await,
+        };
+        let decision = decision.map_err(failed)?;
+        match self.roles[place] {
+            Role::Shadow => Ok(Figures::of(&decision)),
+            _ => available(decision).map(|decision| Figures::of(&decision)),
+        }
+    }
+
+    /// Decides the checks and looks of enforced rules, all or nothing. If another descriptor denies
+    /// already, nothing is taken.
+    async fn decide_together(&mut self) -> Result<(), DecideError> {
+        let mut is_denied = self.is_over();
+        let mut requests: SmallVec<[(usize, LimiterRequest<'_, AnyStore>); 4]> = SmallVec::new();
+        for (place, target) in self.targets.iter().enumerate() {
+            let Target::Limited(LimitedTarget { counter, .. }) = target else {
+                continue;
+            };
+            if self.roles[place] != Role::Enforced {
+                continue;
+            }
+            match counter {
+                Counter::Blocked(period) => {
+                    let figures = self.blocked(*period, self.hits[place]);
+                    is_denied |= figures.is_over;
+                    self.figures[place] = Some(figures);
+                }
+                Counter::Limited(limiter, key) => {
+                    let key = Key::new(key).map_err(|error| failed(error.into()))?;
+                    let cost = match self.hits[place] {
+                        Hits::Check(hits) => cost(hits),
+                        _ => Cost::ZERO,
+                    };
+                    requests.push((place, LimiterRequest { limiter, key, cost }));
+                }
+            }
+        }
+        if is_denied {
+            for (place, request) in requests {
+                self.figures[place] = Some(would_be(request).await?);
+            }
+        } else {
+            let (places, requests): (SmallVec<[usize; 4]>, SmallVec<[_; 4]>) =
+                requests.into_iter().unzip();
+            let decided = match Limiter::check_together(&requests).ready_or_future() {
+                Ok(decided) => decided,
+                Err(future) => future.await,
+            };
+            let decided = decided.map_err(|error| failed(error.into()))?;
+            for ((place, request), decision) in places.into_iter().zip(requests).zip(decided) {
+                self.figures[place] = Some(match decision {
+                    Some(decision) => Figures::of(&available(decision)?),
+                    // A key on another node of a cluster, which was not asked.
+                    None => would_be(request).await?,
+                });
+            }
+        }
+        if self.is_over() {
+            self.give_back_quotas().await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what checks in quota mode took for a request that is denied.
+    async fn give_back_quotas(&mut self) -> Result<(), DecideError> {
+        for place in 0..self.roles.len() {
+            let (Role::Quota, Hits::Check(hits)) = (self.roles[place], self.hits[place]) else {
+                continue;
+            };
+            let is_taken = self.figures[place].is_some_and(|figures| !figures.is_over);
+            if let Target::Limited(LimitedTarget { counter, .. }) = &self.targets[place]
+                && let Counter::Limited(limiter, key) = counter
+                && is_taken
+            {
+                let decision = refund(limiter, key, cost(hits)).await.map_err(failed)?;
+                self.figures[place] = Some(Figures::of(&decision));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the figures of a rule that denies everything.
+    fn blocked(&self, period: Duration, hits: Hits) -> Figures {
+        let now = Duration::from_nanos(self.store.now().as_nanos());
+        let into_window = now.as_nanos() % period.as_nanos().max(1);
+        let into_window = Duration::from_nanos(u64::try_from(into_window).unwrap_or(0));
+        Figures {
+            is_over: matches!(hits, Hits::Check(1..) | Hits::Charge(1..)),
+            remaining: 0,
+            reset_after: period.saturating_sub(into_window),
+            retry_after: None,
+        }
+    }
+
+    /// Returns `true` if the request is denied, as far as it is decided.
+    fn is_over(&self) -> bool {
+        let (mut quotas, mut quotas_over) = (0, 0);
+        // A descriptor without a rule has passed, if all are in quota mode.
+        if self.options.has_quota_mode {
+            quotas = self
+                .roles
+                .iter()
+                .filter(|role| **role == Role::Free)
+                .count();
+        }
+        for (role, figures) in self.roles.iter().zip(&self.figures) {
+            let is_over = figures.is_some_and(|figures| figures.is_over);
+            match role {
+                Role::Enforced | Role::EnforcedAlone if is_over => return true,
+                Role::Quota => {
+                    quotas += 1;
+                    quotas_over += usize::from(is_over);
+                }
+                _ => {}
+            }
+        }
+        quotas > 0 && quotas == quotas_over
+    }
+
+    fn finish(self) -> Decided {
+        let is_over = self.is_over();
+        let mut decisions = SmallVec::new();
+        for (place, target) in self.targets.iter().enumerate() {
+            decisions.push(match (target, self.figures[place]) {
+                (Target::Unlimited(rule), _) => RuleDecision::Unlimited(Arc::clone(rule)),
+                (Target::Limited(limited), Some(figures)) => {
+                    self.count(limited, place, figures);
+                    let is_shadow = self.roles[place] == Role::Shadow;
+                    RuleDecision::Limited {
+                        figures: Figures {
+                            is_over: figures.is_over && !is_shadow,
+                            ..figures
+                        },
+                        shown: limited.shown.clone().into_owned(),
+                        rule: limited.rule.cloned(),
+                    }
+                }
+                _ => RuleDecision::NoRule,
+            });
+        }
+        Decided { is_over, decisions }
+    }
+
+    /// Counts the hits of a rule. Looks and refunds are not hits.
+    fn count(&self, limited: &LimitedTarget<'_>, place: usize, figures: Figures) {
+        let (Hits::Check(hits) | Hits::Charge(hits)) = self.hits[place] else {
+            return;
+        };
+        let Some(rule) = limited.rule else { return };
+        let counted = CountedHits {
+            hits,
+            limit: u64::from(limited.shown.requests_per_unit),
+            remaining: figures.remaining,
+            is_over: figures.is_over,
+            is_shadow: rule.is_shadow,
+        };
+        let detailed_name = || match &limited.counter {
+            Counter::Limited(_, key) => {
+                format!("{}.{}", rule.stats.name(), String::from_utf8_lossy(key))
+            }
+            Counter::Blocked(_) => rule.stats.name().to_owned(),
+        };
+        rule.stats
+            .count(counted, self.options.near_limit, detailed_name);
+    }
+}
+
+/// Returns the cost of hits. More than the largest limit cannot fit anyway.
+fn cost(hits: u64) -> Cost {
+    Cost::try_from(hits.min(u64::from(MAX_COUNT))).unwrap_or(Cost::ONE)
+}
+
+/// Gives hits back. If the store cannot answer, the hits stay taken and the failure policy decides,
+/// as for a look.
+async fn refund(
+    limiter: &Limiter<AnyStore>,
+    key: &[u8],
+    cost: Cost,
+) -> Result<Decision, CheckError> {
+    match limiter.refund(key, cost).await {
+        Ok(usage) => Ok(usage.into()),
+        Err(CheckError::Store(_)) => limiter.check(key).cost(Cost::ZERO).await,
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the figures of a check that is not taken, because the request is denied.
+async fn would_be(request: LimiterRequest<'_, AnyStore>) -> Result<Figures, DecideError> {
+    let LimiterRequest { limiter, key, cost } = request;
+    let peeked = limiter
+        .peek(key.as_bytes())
+        .cost(cost)
+        .await
+        .map_err(failed)?;
+    let peeked = available(peeked)?;
+    if peeked.is_denied() {
+        return Ok(Figures::of(&peeked));
+    }
+    let look = limiter.check(key.as_bytes()).cost(Cost::ZERO);
+    Ok(Figures::of(&available(look.await.map_err(failed)?)?))
+}
+
+/// Fails if the store is unavailable and the failure policy denies.
+fn available(decision: Decision) -> Result<Decision, DecideError> {
+    if decision.is_denied() && !decision.has_figures() {
+        return Err(DecideError::Unavailable);
+    }
+    Ok(decision)
+}
+
+fn failed(error: CheckError) -> DecideError {
+    match error {
+        CheckError::Store(_) => DecideError::Unavailable,
+        other => DecideError::Invalid(other.to_string()),
+    }
+}
