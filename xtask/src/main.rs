@@ -3,6 +3,8 @@
 mod dist;
 mod picture;
 mod prose;
+#[cfg(feature = "proto")]
+mod proto;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +37,8 @@ enum Task {
     },
     /// Build a static release binary: target/dist/tidegate
     Dist,
+    /// Generate crates/tidegate-server/src/proto from the protocol definitions
+    Proto,
     /// Draw docs/terminal.svg, the picture in the README, from a real session
     Picture,
     /// Attack a release binary on loopback for a few minutes and print the results
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
             }
         }),
         Task::Dist => root().and_then(dist::dist),
+        Task::Proto => generate_proto(),
         Task::Picture => picture(),
         Task::Attack { arguments } => bench(&[&["attack".to_owned()][..], &arguments].concat()),
         Task::Bench { arguments } => bench(&arguments),
@@ -75,6 +80,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+#[cfg(feature = "proto")]
+fn generate_proto() -> anyhow::Result<()> {
+    proto::generate(root()?)
+}
+
+/// Builds this program again with the generator, which no other task needs.
+#[cfg(not(feature = "proto"))]
+fn generate_proto() -> anyhow::Result<()> {
+    let run = ["run", "--package", "xtask", "--features", "proto", "--"];
+    cargo(&[&run[..], &["proto"]].concat(), &[])
 }
 
 fn test() -> anyhow::Result<()> {

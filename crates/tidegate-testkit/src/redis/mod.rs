@@ -2,7 +2,7 @@
 
 mod clock;
 mod cluster;
-mod process;
+pub(crate) mod process;
 mod proxy;
 mod sentinel;
 mod tls;

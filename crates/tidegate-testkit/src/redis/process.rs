@@ -22,14 +22,14 @@ wait $pid 2>/dev/null
 rm -rf "$dir"
 "#;
 
-pub(super) struct Process {
+pub(crate) struct Process {
     watchdog: Child,
     pid: u32,
 }
 
 impl Process {
     /// Starts a program in its own folder.
-    pub(super) fn start(
+    pub(crate) fn start(
         program: &str,
         arguments: &[String],
         environment: &[(String, String)],
@@ -38,7 +38,7 @@ impl Process {
     }
 
     /// Starts a program in a folder, which is deleted when the program ends.
-    pub(super) fn start_in(
+    pub(crate) fn start_in(
         folder: &Path,
         program: &str,
         arguments: &[String],
@@ -64,11 +64,11 @@ impl Process {
         Self { watchdog, pid }
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    pub(super) fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let kill = format!("kill -{signal} {}", self.pid);
         let status = Command::new("sh")
             .args(["-c", &kill])
@@ -77,7 +77,7 @@ impl Process {
         assert!(status.is_ok(), "a shell can be started");
     }
 
-    pub(super) fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         // A process that has ended is listed as a zombie until its parent waits for it.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         stat.rsplit(") ")
@@ -85,7 +85,7 @@ impl Process {
             .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
     }
 
-    pub(super) fn wait_until_gone(&self) {
+    pub(crate) fn wait_until_gone(&self) {
         assert!(
             wait_for(Duration::from_secs(10), || !self.is_running()),
             "a killed process is still running"
