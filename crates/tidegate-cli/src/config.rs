@@ -23,7 +23,7 @@ pub(crate) enum ConfigCommand {
     /// Show the configuration that `serve` would use: file, environment, flags and defaults
     ///
     /// Passwords in URLs are omitted.
-    Show(SourceOptions),
+    Show(Box<SourceOptions>),
     /// Print a JSON schema of the file, for editors
     Schema,
 }

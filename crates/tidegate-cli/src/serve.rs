@@ -13,7 +13,7 @@ use tidegate_server::{Config, ConfigSource, Listeners, Reloads, log, run};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Run a rate limit server, over HTTP and for Redis clients
+/// Run a rate limit server, over HTTP, gRPC and for Redis clients
 ///
 /// Without options it counts in memory and listens on this machine only: HTTP on 127.0.0.1:8080,
 /// metrics and resets on 127.0.0.1:9090. SIGTERM and Ctrl-C finish requests in flight and end it.
@@ -30,9 +30,12 @@ Examples:
   tidegate serve
   tidegate serve --config tidegate.toml
   tidegate serve --resp 127.0.0.1:6379 --snapshot counts.snapshot
+  tidegate serve --grpc 127.0.0.1:8081 --envoy-config ratelimit/
   tidegate serve --store redis://127.0.0.1:6379/ --http 0.0.0.0:8080 --insecure
 
-docs/server.md describes the protocols, docs/configuration.md all settings.";
+The environment variables of envoyproxy/ratelimit apply if RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or
+CONFIG_TYPE is set. docs/server.md describes the protocols, docs/envoy.md Envoy's rate limit service,
+docs/configuration.md all settings.";
 
 /// The options of a server's configuration.
 #[derive(Args, Clone)]
@@ -56,6 +59,12 @@ pub(crate) struct SourceOptions {
     /// Address for Redis clients, or `off` [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     resp: Option<Listen>,
+    /// Address for gRPC (Envoy's rate limit service), or `off` [default: off]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    grpc: Option<Listen>,
+    /// Rules for descriptors, in the format of envoyproxy/ratelimit: a file or a directory
+    #[arg(long, value_name = "PATH")]
+    envoy_config: Option<PathBuf>,
     /// Address for operators (metrics, resets), or `off` [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS:PORT")]
     admin: Option<Listen>,
@@ -95,18 +104,25 @@ impl SourceOptions {
         add("--store", "store.url", self.store.clone());
         add("--http", "http.listen", listen(self.http));
         add("--resp", "resp.listen", listen(self.resp));
+        add("--grpc", "grpc.listen", listen(self.grpc));
+        let path = |path: &PathBuf| path.display().to_string();
+        let rules = self.envoy_config.as_ref().map(path);
+        add("--envoy-config", "envoy.config", rules);
         add("--admin", "admin.listen", listen(self.admin));
         add(
             "--snapshot",
             "store.snapshot",
-            self.snapshot
-                .as_ref()
-                .map(|path| path.display().to_string()),
+            self.snapshot.as_ref().map(path),
         );
         add("--log-format", "log.format", self.log_format.clone());
         add("--log-level", "log.level", self.log_level.clone());
         if self.insecure {
-            for path in ["http.insecure", "resp.insecure", "admin.insecure"] {
+            for path in [
+                "http.insecure",
+                "resp.insecure",
+                "grpc.insecure",
+                "admin.insecure",
+            ] {
                 flags.push(Flag {
                     name: "--insecure",
                     path,
@@ -175,8 +191,8 @@ fn run_server(options: &ServeOptions, is_json: &mut bool) -> anyhow::Result<()> 
 
 /// Returns environment variables that look like settings except for an underscore.
 fn misspelled(source: &ConfigSource, config: &Config) -> Vec<(String, String)> {
-    const SECTIONS: [&str; 7] = [
-        "STORE", "HTTP", "RESP", "ADMIN", "BOUNDS", "LOG", "POLICIES",
+    const SECTIONS: [&str; 9] = [
+        "STORE", "HTTP", "RESP", "GRPC", "ENVOY", "ADMIN", "BOUNDS", "LOG", "POLICIES",
     ];
     let is_token = |name: &str| {
         config
@@ -272,7 +288,7 @@ fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
 /// The lines printed once requests are served.
 struct Greeting {
     lines: Vec<String>,
-    addresses: [(&'static str, Option<SocketAddr>); 3],
+    addresses: [(&'static str, Option<SocketAddr>); 4],
     is_for_people: bool,
     store: String,
     hash: String,
@@ -284,6 +300,7 @@ impl Greeting {
         let addresses = [
             ("http", listeners.http()),
             ("resp", listeners.resp()),
+            ("grpc", listeners.grpc()),
             ("admin", listeners.admin()),
         ];
         let scheme = |tls: bool| if tls { "https" } else { "http" };
@@ -311,6 +328,14 @@ impl Greeting {
                     listeners.resp(),
                     &|at| format!("{at}"),
                     "off (enable with --resp 127.0.0.1:6379)"
+                )
+            ),
+            format!(
+                "  grpc   {}",
+                shown(
+                    listeners.grpc(),
+                    &|at| format!("{at}"),
+                    "off (enable with --grpc 127.0.0.1:8081)"
                 )
             ),
             format!(

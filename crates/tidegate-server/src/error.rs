@@ -22,6 +22,19 @@ pub enum ServeError {
         /// The cause.
         error: std::io::Error,
     },
+    /// A Unix socket cannot be bound.
+    #[error("{name} cannot listen on {}: {error}", path.display())]
+    BindSocket {
+        /// The listener.
+        name: &'static str,
+        /// The path of the socket.
+        path: PathBuf,
+        /// The cause.
+        error: std::io::Error,
+    },
+    /// The rules for descriptors are invalid.
+    #[error("{0}")]
+    Rules(String),
     /// The store cannot be reached.
     #[error("the store cannot be reached (store.lazy = true starts without it)")]
     Store(#[from] tidegate::ConnectError),

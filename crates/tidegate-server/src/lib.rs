@@ -16,7 +16,9 @@
 
 mod auth;
 pub mod config;
+mod descriptors;
 mod error;
+mod grpc;
 mod http;
 mod inline;
 pub mod log;
@@ -24,6 +26,10 @@ mod metrics;
 mod monitor;
 mod net;
 mod process;
+#[doc(hidden)] // For tests and benchmarks.
+#[allow(missing_docs, clippy::all)] // Generated.
+#[rustfmt::skip]
+pub mod proto;
 mod reload;
 mod resp;
 mod run;
@@ -33,6 +39,7 @@ mod snapshot;
 mod tls;
 #[cfg(feature = "otel")]
 mod trace;
+mod yaml;
 
 pub use config::{Config, ConfigError, ConfigSource};
 pub use error::ServeError;

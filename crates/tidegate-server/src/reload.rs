@@ -10,6 +10,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, ConfigError, ConfigSource, Scope, TlsConfig};
+use crate::descriptors::{Domains, RuleError, RuleFiles, compile, rule_folders};
+use crate::error::ServeError;
 use crate::secrets::Secrets;
 use crate::server::{ActiveConfig, Server};
 
@@ -31,13 +33,67 @@ fn reload(server: &Server, source: &ConfigSource) -> Result<bool, ConfigError> {
     }
     let secrets = Secrets::read(&config)?;
     check_not_weaker(&old, &config, &secrets)?;
+    let rules = changed_rules(server, &old, &config)?;
+    let has_new_rules = rules.is_some();
+    if let Some(rules) = rules {
+        tracing::info!(
+            domains = rules.len(),
+            digest = rules.digest,
+            "rules updated"
+        );
+        server.set_rules(rules);
+    }
     if old.hash == config.hash() && old.secrets.digest == secrets.digest {
-        return Ok(false);
+        return Ok(has_new_rules);
     }
     let gate = old.gate.updated(config.policy_set()?);
     log_policies(&old.config, &config);
     server.activate(ActiveConfig::new(config, secrets, gate));
     Ok(true)
+}
+
+/// Loads the rules of a server that starts.
+pub(crate) fn load_first_rules(server: &Server) -> Result<(), ServeError> {
+    let active = server.active();
+    match changed_rules(server, &active, &active.config) {
+        Ok(Some(rules)) => server.set_rules(rules),
+        Ok(None) => {}
+        Err(error) if active.config.envoy.start_without_config => {
+            tracing::error!(%error, "rules rejected, starting without (start_without_config)");
+        }
+        Err(error) => return Err(ServeError::Rules(error.to_string())),
+    }
+    Ok(())
+}
+
+/// Reads the files with rules. Returns `None` if there are none, or if nothing has changed.
+fn changed_rules(
+    server: &Server,
+    active: &ActiveConfig,
+    config: &Config,
+) -> Result<Option<Domains>, ConfigError> {
+    let Some(path) = &config.envoy.config else {
+        return Ok(None);
+    };
+    let rejected = |error: RuleError| ConfigError::Values(error.to_string());
+    let RuleFiles { sources, digest } = RuleFiles::read(path).map_err(rejected)?;
+    let merges = config.envoy.merge_domains;
+    let digest = format!("{digest}-{merges}");
+    let old = server.rules();
+    if old.as_ref().is_some_and(|old| old.digest == digest) {
+        return Ok(None);
+    }
+    let old = old.as_deref();
+    let mut rules = compile(&sources, merges, &active.gate, old).map_err(rejected)?;
+    // A directory that is being written is empty at first.
+    if rules.is_empty() && old.is_some_and(|old| !old.is_empty()) {
+        return Err(ConfigError::Values(format!(
+            "{}: all rules would be removed: expected at least one file, or a restart",
+            path.display()
+        )));
+    }
+    rules.digest = digest;
+    Ok(Some(rules))
 }
 
 /// Logs the policies that a new configuration adds, changes and removes.
@@ -83,6 +139,7 @@ fn check_not_weaker(
     for (name, before, after) in [
         ("http", &old.config.http.tls, &config.http.tls),
         ("resp", &old.config.resp.tls, &config.resp.tls),
+        ("grpc", &old.config.grpc.tls, &config.grpc.tls),
         ("admin", &old.config.admin.tls, &config.admin.tls),
     ] {
         if TlsConfig::requires_certificate(before.as_ref())
@@ -99,17 +156,27 @@ fn check_not_weaker(
 
 /// Returns the files that a configuration depends on.
 fn files(source: &ConfigSource, config: &Config) -> BTreeSet<PathBuf> {
-    let tls = [&config.http.tls, &config.resp.tls, &config.admin.tls]
-        .into_iter()
-        .flatten();
+    let tls = [
+        &config.http.tls,
+        &config.resp.tls,
+        &config.grpc.tls,
+        &config.admin.tls,
+    ]
+    .into_iter()
+    .flatten();
     let tls = tls.flat_map(|tls| tls.files()).map(Path::to_owned);
     let tokens = config.tokens.iter().filter_map(|token| token.file.clone());
+    let rules = config.envoy.config.iter();
+    // Directories are watched through the files in them.
+    let rules = rules.flat_map(|path| rule_folders(path));
+    let rules = rules.flat_map(|path| [path.join("rule"), path]);
     source
         .file
         .iter()
         .cloned()
         .chain(tls)
         .chain(tokens)
+        .chain(rules)
         .collect()
 }
 

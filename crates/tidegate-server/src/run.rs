@@ -11,8 +11,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, ConfigSource};
 use crate::error::ServeError;
+use crate::grpc::Grpc;
 use crate::http::Http;
-use crate::net::{Listeners, ProtocolHandler, accept};
+use crate::net::{Listeners, ProtocolHandler, UnixSocket, accept, accept_unix};
 use crate::resp::Resp;
 use crate::secrets::Secrets;
 use crate::server::{ActiveConfig, Server};
@@ -103,6 +104,7 @@ async fn serve(
     gate.silence_outage_log();
     let server = Arc::new(Server::new(ActiveConfig::new(config, secrets, gate)));
     server.warn_of_few_files();
+    reload::load_first_rules(&server)?;
     let ended = CancellationToken::new();
     // If this future is dropped, everything that it started ends.
     let _all = ended.clone().drop_guard();
@@ -200,9 +202,16 @@ impl Workers {
             .resp
             .into_iter()
             .flat_map(|sockets| sockets.sockets);
+        let mut grpcs = listeners
+            .grpc
+            .into_iter()
+            .flat_map(|sockets| sockets.sockets);
+        let mut grpc_unix = listeners.grpc_unix;
+        let services = Grpc::new(server);
         loop {
-            let (http, resp) = (https.next(), resps.next());
-            if http.is_none() && resp.is_none() {
+            let (http, resp, grpc) = (https.next(), resps.next(), grpcs.next());
+            let unix = grpc_unix.take();
+            if http.is_none() && resp.is_none() && grpc.is_none() && unix.is_none() {
                 break;
             }
             let is_admin = false;
@@ -223,11 +232,15 @@ impl Workers {
                     },
                 )
             });
-            workers.start_one(server, http.into_iter().chain(resp).collect())?;
+            let grpc = grpc.map(|socket| listening(socket, services.clone()));
+            let unix = unix.map(|socket| listening_unix(socket, services.clone()));
+            let all = [http, resp, grpc, unix].into_iter().flatten();
+            workers.start_one(server, all.collect())?;
         }
         for socket in listeners
             .admin
             .into_iter()
+            .chain(listeners.metrics)
             .flat_map(|sockets| sockets.sockets)
         {
             let admin = Http {
@@ -305,6 +318,24 @@ impl Workers {
 
 fn listening(socket: std::net::TcpListener, protocol: impl ProtocolHandler) -> Listening {
     Box::new(move |server, ending, tasks| listen(socket, protocol, server, ending, tasks))
+}
+
+fn listening_unix(socket: UnixSocket, protocol: impl ProtocolHandler) -> Listening {
+    Box::new(move |server, ending, tasks| {
+        let accepting = accept_unix(
+            socket,
+            protocol,
+            Arc::clone(server),
+            ending.clone(),
+            tasks.clone(),
+        );
+        tasks.spawn(async move {
+            if let Err(error) = accepting.await {
+                tracing::error!(%error, "cannot start listener");
+            }
+        });
+        Ok(())
+    })
 }
 
 fn listen(

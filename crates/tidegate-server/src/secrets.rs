@@ -14,6 +14,7 @@ pub(crate) struct Secrets {
     pub(crate) tokens: Tokens,
     pub(crate) http_tls: Option<Arc<ServerConfig>>,
     pub(crate) resp_tls: Option<Arc<ServerConfig>>,
+    pub(crate) grpc_tls: Option<Arc<ServerConfig>>,
     pub(crate) admin_tls: Option<Arc<ServerConfig>>,
     /// The digest of the files' content, to detect changes.
     pub(crate) digest: blake3::Hash,
@@ -35,6 +36,7 @@ impl Secrets {
             tokens,
             http_tls: tls(&config.http.tls, HTTP)?,
             resp_tls: tls(&config.resp.tls, &[])?,
+            grpc_tls: tls(&config.grpc.tls, &[b"h2"])?,
             admin_tls: tls(&config.admin.tls, HTTP)?,
             digest: files.0.finalize(),
         })

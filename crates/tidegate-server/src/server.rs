@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tidegate::{AnyStore, Breaker, Clock, Gate};
-use tidegate_http::{HeaderFormat, PolicyHeaderCache};
+use tidegate_http::{ClientAddress, HeaderFormat, PolicyHeaderCache};
 
 use crate::config::{Bounds, Config};
+use crate::descriptors::Domains;
 use crate::metrics::Metrics;
 use crate::net::{ByteBudget, Connections};
 use crate::secrets::Secrets;
@@ -31,6 +32,8 @@ pub(crate) struct ActiveConfig {
     pub(crate) gate: Gate<AnyStore>,
     pub(crate) secrets: Secrets,
     pub(crate) header_format: HeaderFormat,
+    /// The rules for the address of a client behind a gateway.
+    pub(crate) client_address: ClientAddress,
     /// The last policy header.
     pub(crate) policy_headers: PolicyHeaderCache,
 }
@@ -41,6 +44,10 @@ impl ActiveConfig {
         Self {
             hash: config.hash(),
             secrets,
+            // The configuration was validated.
+            client_address: config
+                .client_address()
+                .unwrap_or_else(|_| ClientAddress::peer()),
             header_format: config.http.headers.format(),
             policy_headers: PolicyHeaderCache::default(),
             gate,
@@ -59,6 +66,8 @@ impl ActiveConfig {
 /// The state that all parts of a server share.
 pub(crate) struct Server {
     active: ArcSwap<ActiveConfig>,
+    /// The rules for descriptors, once there are some.
+    rules: ArcSwapOption<Domains>,
     pub(crate) metrics: Metrics,
     pub(crate) connections: Arc<Connections>,
     pub(crate) admin_connections: Arc<Connections>,
@@ -83,6 +92,7 @@ impl Server {
         let clock = Clock::system();
         Self {
             active: ArcSwap::from_pointee(active),
+            rules: ArcSwapOption::empty(),
             metrics: Metrics::default(),
             connections: Arc::default(),
             admin_connections: Arc::default(),
@@ -112,6 +122,16 @@ impl Server {
         self.active.store(Arc::new(active));
     }
 
+    /// Returns the rules for descriptors, or `None` if none were loaded yet.
+    pub(crate) fn rules(&self) -> Guard<Option<Arc<Domains>>> {
+        self.rules.load()
+    }
+
+    /// Replaces all rules for descriptors at once.
+    pub(crate) fn set_rules(&self, rules: Domains) {
+        self.rules.store(Some(Arc::new(rules)));
+    }
+
     /// Warns if there are too few file descriptors for the configured number of connections.
     pub(crate) fn warn_of_few_files(&self) {
         let (wanted, most) = (
@@ -127,6 +147,15 @@ impl Server {
                 "too few file descriptors for max_connections, accepting fewer (LimitNOFILE, ulimit -n)"
             );
         }
+    }
+
+    /// Returns `true` if clients should send requests here: the server is not shutting down, and
+    /// has rules for descriptors if it must.
+    pub(crate) fn is_healthy(&self) -> bool {
+        let envoy = &self.active().config.envoy;
+        let needs_rules = envoy.unhealthy_without_config && envoy.is_enabled();
+        let has_rules = || self.rules().as_ref().is_some_and(|rules| !rules.is_empty());
+        !self.is_leaving() && (!needs_rules || has_rules())
     }
 
     /// Marks the server as not ready.

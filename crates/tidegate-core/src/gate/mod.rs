@@ -261,6 +261,19 @@ impl<S: Store> Gate<S> {
         self.limiter_in(ANY_RATE, limit.0)
     }
 
+    /// Returns a limiter in a namespace of its own, with the gate's failure policy and deny cache.
+    /// A namespace with `~~` belongs to no named policy.
+    #[doc(hidden)] // For Tidegate's own servers.
+    #[must_use]
+    pub fn service_limiter(&self, namespace: &str, policy: Policy) -> Limiter<S> {
+        Limiter::on(
+            Arc::clone(&self.shared.store),
+            policy,
+            namespace.into(),
+            self.shared.settings.clone(),
+        )
+    }
+
     fn limiter_in(&self, namespace: &str, policy: Policy) -> Limiter<S> {
         Limiter::on(
             Arc::clone(&self.shared.store),

@@ -2,15 +2,45 @@
 
 use smallvec::SmallVec;
 
-use super::RemoteGuard;
 use super::batch::LimiterRequest;
+use super::{Limiter, RemoteGuard};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Degraded};
+use crate::maybe_ready::MaybeReady;
 use crate::store::{Admission, Store, StoreError};
 
 /// One admission per key; `None` for a key that was not asked because another one denied for
 /// certain.
 pub(crate) type Admissions = SmallVec<[Option<Admission>; 1]>;
+
+/// One decision per key; `None` for a key that was not asked because another one denied for
+/// certain.
+type Decisions = Result<SmallVec<[Option<Decision>; 4]>, StoreError>;
+
+impl<S: Store> Limiter<S> {
+    /// Decides one request that several limiters must allow: either all are taken from, or none.
+    /// All limiters must be on one store.
+    ///
+    /// If the request is denied, a limiter that would have allowed it has the decision of a request
+    /// of cost 0.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store could not answer and there is no failure policy. A limiter
+    /// created on a remote store always has one.
+    #[doc(hidden)] // For Tidegate's own servers.
+    pub fn check_together<'a>(
+        requests: &'a [LimiterRequest<'a, S>],
+    ) -> MaybeReady<Decisions, impl Future<Output = Decisions> + Send + 'a> {
+        let first = requests.first();
+        let is_remote = first.is_some_and(|first| first.limiter.store().is_remote());
+        MaybeReady::new(is_remote, async move {
+            let admissions = check_all(requests, false).await?;
+            let decision = |admission: Option<Admission>| Some(admission?.decision);
+            Ok(admissions.into_iter().map(decision).collect())
+        })
+    }
+}
 
 /// Decides one request: either all limiters are taken from, or none. All must be on one store.
 /// Claims are returned if they are wanted, or if there are several limiters.

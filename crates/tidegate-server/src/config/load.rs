@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use super::Config;
 use super::mask::{is_public, mask, without_values};
+use super::ratelimit_env;
 
 /// The prefix of environment variables: `TIDEGATE__STORE__URL`.
 const ENVIRONMENT: &str = "TIDEGATE__";
@@ -97,7 +98,14 @@ impl ConfigSource {
                 path: (*path).to_owned(),
                 value: value.clone(),
             });
-        let overrides: Vec<Override<'_>> = variables.chain(flags).collect();
+        let of_ratelimit = ratelimit_env::settings(&self.environment)?;
+        let of_ratelimit = of_ratelimit.into_iter().map(|setting| Override {
+            place: setting.variable,
+            path: setting.path.to_owned(),
+            value: setting.value,
+        });
+        let overrides = of_ratelimit.chain(variables).chain(flags);
+        let overrides: Vec<Override<'_>> = overrides.collect();
         let config = overridden(&file, &overrides)?;
         match (config.validate(), &self.file) {
             (Ok(()), _) => Ok(config),

@@ -2,9 +2,11 @@
 //!
 //! `sections` and `policies` define the settings, `load` reads them, `validate` checks them.
 
+mod envoy;
 mod load;
 mod mask;
 mod policies;
+mod ratelimit_env;
 mod sections;
 mod validate;
 mod values;
@@ -15,11 +17,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate::{FailurePolicy, PolicySet};
 
+pub use envoy::{
+    DescriptorHits, DescriptorMode, EnvoyConfig, GrpcConfig, MetricNames, XdsConfig, XdsTlsConfig,
+};
 pub use load::{ConfigError, ConfigSource, Flag};
 pub use policies::{ExceptionConfig, PolicyConfig};
 pub use sections::{
-    AdminConfig, Bounds, FailureMode, HeaderFormatName, HttpConfig, LogConfig, LogFormat, LogLevel,
-    RespConfig, Scope, StoreConfig, TlsConfig, TokenConfig,
+    AdminConfig, Bounds, FailureMode, ForwardAuthConfig, HeaderFormatName, HttpConfig, LogConfig,
+    LogFormat, LogLevel, RespConfig, Scope, StoreConfig, TlsConfig, TokenConfig,
 };
 pub use values::{ConfigDuration, Listen, PolicyText, StoreUrlText};
 
@@ -31,8 +36,14 @@ pub struct Config {
     pub store: StoreConfig,
     /// The listener for checks over HTTP.
     pub http: HttpConfig,
+    /// The endpoint for gateways, `/v1/forward-auth`.
+    pub forward_auth: ForwardAuthConfig,
     /// The listener for checks by Redis clients.
     pub resp: RespConfig,
+    /// The listener for gRPC: Envoy's rate limit service.
+    pub grpc: GrpcConfig,
+    /// Envoy's rate limit service.
+    pub envoy: EnvoyConfig,
     /// The listener for operators: metrics and resets.
     pub admin: AdminConfig,
     /// The limits of the server's resources.
@@ -82,7 +93,14 @@ impl Config {
             (self.store != other.store, "store"),
             (self.http.listen != other.http.listen, "http.listen"),
             (self.resp.listen != other.resp.listen, "resp.listen"),
+            (self.grpc.listen != other.grpc.listen, "grpc.listen"),
+            (self.grpc.socket != other.grpc.socket, "grpc.socket"),
             (self.admin.listen != other.admin.listen, "admin.listen"),
+            (
+                self.admin.metrics_listen != other.admin.metrics_listen,
+                "admin.metrics_listen",
+            ),
+            (self.envoy.xds != other.envoy.xds, "envoy.xds"),
             (
                 self.http.tls.is_some() != other.http.tls.is_some(),
                 "http.tls",
@@ -90,6 +108,10 @@ impl Config {
             (
                 self.resp.tls.is_some() != other.resp.tls.is_some(),
                 "resp.tls",
+            ),
+            (
+                self.grpc.tls.is_some() != other.grpc.tls.is_some(),
+                "grpc.tls",
             ),
             (
                 self.admin.tls.is_some() != other.admin.tls.is_some(),

@@ -141,6 +141,27 @@ impl HeaderFormatName {
     }
 }
 
+/// The endpoint for gateways, `/v1/forward-auth`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ForwardAuthConfig {
+    /// The networks of the gateways whose X-Forwarded-For is trusted. The default is this machine.
+    pub trusted_proxies: Vec<String>,
+    /// A header that is the key, such as `x-api-key`, if the request has it. Otherwise the client's
+    /// address is the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_header: Option<String>,
+}
+
+impl Default for ForwardAuthConfig {
+    fn default() -> Self {
+        Self {
+            trusted_proxies: vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()],
+            key_header: None,
+        }
+    }
+}
+
 /// The listener for checks by Redis clients.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -173,6 +194,9 @@ impl Default for RespConfig {
 pub struct AdminConfig {
     /// The address.
     pub listen: Listen,
+    /// A second address of this listener, for programs that expect metrics elsewhere. The default
+    /// is `off`.
+    pub metrics_listen: Listen,
     /// TLS. Without it the listener is unencrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
@@ -187,6 +211,7 @@ impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             listen: Listen::local(9090),
+            metrics_listen: Listen::Off,
             tls: None,
             insecure: false,
             hosts: Vec::new(),

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use tidegate_http::ClientAddress;
+
 use super::{Config, ConfigError, Listen, Scope, TlsConfig};
 
 /// The maximum of `bounds.max_body`.
@@ -20,6 +22,8 @@ impl Config {
         self.validate_hosts()?;
         self.validate_bounds()?;
         self.validate_listeners()?;
+        self.validate_envoy()?;
+        drop(self.client_address()?);
         if self.log.otlp.is_some() && !cfg!(feature = "otel") {
             return error(
                 "log.otlp: this program was built without OpenTelemetry: expected the feature `otel`",
@@ -95,10 +99,19 @@ impl Config {
     }
 
     fn validate_listeners(&self) -> Result<(), ConfigError> {
-        if self.http.listen == Listen::Off && self.resp.listen == Listen::Off {
-            return error("http.listen and resp.listen are both off: expected at least one");
+        let listeners = [
+            self.http.listen,
+            self.resp.listen,
+            self.grpc.listen,
+            self.admin.listen,
+            self.admin.metrics_listen,
+        ];
+        let is_off = |listen: &Listen| *listen == Listen::Off;
+        if listeners[..3].iter().all(is_off) && self.grpc.socket.is_none() {
+            return error(
+                "http.listen, resp.listen and grpc.listen are all off: expected at least one",
+            );
         }
-        let listeners = [self.http.listen, self.resp.listen, self.admin.listen];
         let mut addresses: Vec<_> = listeners
             .into_iter()
             .filter_map(Listen::address)
@@ -112,6 +125,40 @@ impl Config {
             )),
             None => Ok(()),
         }
+    }
+
+    /// Returns the rules for the address of a client behind a gateway.
+    pub(crate) fn client_address(&self) -> Result<ClientAddress, ConfigError> {
+        let forward_auth = &self.forward_auth;
+        if let Some(header) = &forward_auth.key_header
+            && http::HeaderName::from_bytes(header.as_bytes()).is_err()
+        {
+            return error(format!(
+                "forward_auth.key_header: {header:?} is not a header name"
+            ));
+        }
+        ClientAddress::behind(&forward_auth.trusted_proxies)
+            .or_else(|cause| error(format!("forward_auth.trusted_proxies: {cause}")))
+    }
+
+    fn validate_envoy(&self) -> Result<(), ConfigError> {
+        let envoy = &self.envoy;
+        if envoy.config.is_some() && envoy.xds.is_some() {
+            return error("envoy.config and envoy.xds are both set: expected one of them");
+        }
+        if !(0.0..=1.0).contains(&envoy.near_limit_ratio) {
+            return error("envoy.near_limit_ratio is invalid: expected 0 to 1");
+        }
+        for (name, header) in [
+            ("limit_header", &envoy.limit_header),
+            ("remaining_header", &envoy.remaining_header),
+            ("reset_header", &envoy.reset_header),
+        ] {
+            if http::HeaderName::from_bytes(header.as_bytes()).is_err() {
+                return error(format!("envoy.{name}: {header:?} is not a header name"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that no listener is reachable from other machines by accident.
@@ -137,13 +184,21 @@ impl Config {
             tokens.any(|token| token.scopes.contains(&scope))
         };
         let (check, admin) = (has_token(Scope::Check), has_token(Scope::Admin));
-        let (http, resp, operator) = (&self.http, &self.resp, &self.admin);
+        let (http, resp, grpc, operator) = (&self.http, &self.resp, &self.grpc, &self.admin);
         let listeners = [
             ("http", http.listen, http.insecure, check, &http.tls),
             ("resp", resp.listen, resp.insecure, check, &resp.tls),
+            ("grpc", grpc.listen, grpc.insecure, check, &grpc.tls),
             (
                 "admin",
                 operator.listen,
+                operator.insecure,
+                admin,
+                &operator.tls,
+            ),
+            (
+                "admin",
+                operator.metrics_listen,
                 operator.insecure,
                 admin,
                 &operator.tls,

@@ -15,7 +15,7 @@ use super::problem::Problem;
 use crate::net::{ByteBudget, Reservation};
 
 /// Reads the whole body. On an error the unread rest stays in `body`.
-pub(super) async fn read(
+pub(crate) async fn read(
     body: &mut Option<Incoming>,
     limit: usize,
     timeout: Duration,
@@ -56,7 +56,7 @@ async fn read_all(
 
 /// Discards a body, up to a maximum, so that the connection can continue. Returns `true` if it was
 /// read completely.
-pub(super) async fn drain(mut body: Incoming, limit: usize, timeout: Duration) -> bool {
+pub(crate) async fn drain(mut body: Incoming, limit: usize, timeout: Duration) -> bool {
     if body.size_hint().lower() > limit as u64 {
         return false;
     }

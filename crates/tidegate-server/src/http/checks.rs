@@ -34,7 +34,7 @@ pub(super) struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     /// Waits until the connection may send another operation to a remote store.
-    async fn permit(self) -> Option<SemaphorePermit<'a>> {
+    pub(super) async fn permit(self) -> Option<SemaphorePermit<'a>> {
         if !self.active.gate.store().is_remote() {
             return None;
         }
@@ -353,7 +353,7 @@ async fn together(
     Ok(checked.response(caller, has_details, StatusCode::OK))
 }
 
-async fn decide_subjects(
+pub(super) async fn decide_subjects(
     gate: &Gate<AnyStore>,
     subjects: &[Subject<'_>],
     has_details: bool,

@@ -2,16 +2,18 @@
 //!
 //! `route` selects the operation, `request` parses it, `checks` runs it, `response` renders it.
 
-mod body;
+pub(crate) mod body;
 mod checks;
+mod forward_auth;
 mod origin;
 mod parse_error;
-mod problem;
+pub(crate) mod problem;
+mod rate_limit_json;
 mod receipt;
 mod request;
 mod response;
-mod response_body;
-mod route;
+pub(crate) mod response_body;
+pub(crate) mod route;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -42,11 +44,11 @@ type Request = http::Request<Incoming>;
 type Response = http::Response<Full<Bytes>>;
 
 /// The maximum size of a request's head.
-const MAX_HEAD: usize = 32 * 1024;
+pub(crate) const MAX_HEAD: usize = 32 * 1024;
 /// The maximum number of headers of a request.
 const MAX_FIELDS: usize = 64;
 /// The maximum number of streams that a client may reset early before the connection is closed.
-const MAX_RESETS: usize = 64;
+pub(crate) const MAX_RESETS: usize = 64;
 
 /// The HTTP protocol, for the check listener or the admin listener.
 #[derive(Clone)]
@@ -156,6 +158,7 @@ impl ProtocolHandler for Http {
             write: bounds.write_timeout.0,
             linger: bounds.linger(),
             may_be_http2: true,
+            max_age: None,
         }
     }
 
@@ -248,8 +251,8 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Stream
 }
 
 /// A hyper connection.
-struct HttpConnection<C> {
-    connection: Pin<Box<C>>,
+pub(crate) struct HttpConnection<C> {
+    pub(crate) connection: Pin<Box<C>>,
 }
 
 impl<C: GracefulShutdown> Future for HttpConnection<C> {
@@ -268,7 +271,7 @@ impl<C: GracefulShutdown> Drain for HttpConnection<C> {
 }
 
 /// The interface of hyper's connections, without their long types.
-trait GracefulShutdown: Future {
+pub(crate) trait GracefulShutdown: Future {
     fn end(self: Pin<&mut Self>);
 }
 

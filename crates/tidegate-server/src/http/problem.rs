@@ -10,14 +10,14 @@ use super::Response;
 
 /// An error response.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
     header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
-    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             status,
             detail: detail.into(),
@@ -26,16 +26,16 @@ impl Problem {
     }
 
     /// Creates a 400 response.
-    pub(super) fn bad(detail: impl Into<String>) -> Self {
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    pub(super) fn not_found(detail: impl Into<String>) -> Self {
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
     /// Creates a 401 response: the token is missing or unknown.
-    pub(super) fn unauthorized() -> Self {
+    pub(crate) fn unauthorized() -> Self {
         let detail = "the token is missing or unknown: expected Authorization: Bearer TOKEN";
         let header = (WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         Self {
@@ -44,7 +44,7 @@ impl Problem {
         }
     }
 
-    pub(super) fn not_allowed(allowed: &'static str) -> Self {
+    pub(crate) fn not_allowed(allowed: &'static str) -> Self {
         let header = (ALLOW, HeaderValue::from_static(allowed));
         let detail = format!("the method is not allowed: expected {allowed}");
         Self {
@@ -53,23 +53,28 @@ impl Problem {
         }
     }
 
-    pub(super) fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
 
+    /// Returns the sentence that says what is wrong.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// Adds the position of the mistake to the detail.
-    pub(super) fn within(mut self, position: &str) -> Self {
+    pub(crate) fn within(mut self, position: &str) -> Self {
         self.detail = format!("{position}: {}", self.detail);
         self
     }
 
     /// Returns the body as JSON.
-    pub(super) fn body(&self) -> String {
+    pub(crate) fn body(&self) -> String {
         let title = self.status.canonical_reason().unwrap_or("Error");
         tidegate_http::Problem::new(self.status.as_u16(), title, &*self.detail).to_json()
     }
 
-    pub(super) fn response(self) -> Response {
+    pub(crate) fn response(self) -> Response {
         let mut response = Response::new(Full::new(Bytes::from(self.body())));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 
@@ -26,17 +26,19 @@ const BYTES_PER_RESULT: usize = 320;
 
 /// Marks a response whose body is part of the program, so it uses no memory.
 #[derive(Clone, Copy)]
-pub(super) struct StaticBody;
+pub(crate) struct StaticBody;
 
 /// The body of a response. hyper passes it on at once, to a buffer that empties as the client
 /// reads. The bytes therefore hold their reservation until the last of them is dropped.
 pub(crate) struct ResponseBody {
     body: Full<Bytes>,
     room: Option<ResponseReservation>,
+    /// Sent after the body, for gRPC.
+    trailers: Option<HeaderMap>,
 }
 
 /// The reservation of a response, in the budget and on its connection.
-pub(super) struct ResponseReservation {
+pub(crate) struct ResponseReservation {
     bytes: Reservation,
     length: usize,
     timeouts: Arc<Timeouts>,
@@ -48,7 +50,7 @@ impl ResponseReservation {
     /// # Errors
     ///
     /// Returns an error if too many responses are unread.
-    pub(super) fn take(
+    pub(crate) fn take(
         budget: &Arc<ByteBudget>,
         timeouts: &Arc<Timeouts>,
     ) -> Result<Self, Problem> {
@@ -101,7 +103,7 @@ impl AsRef<[u8]> for ReservedBytes {
 }
 
 /// Rejects a batch whose response would not fit, before anything is taken.
-pub(super) fn check_room_for_batch(
+pub(crate) fn check_room_for_batch(
     budget: &ByteBudget,
     timeouts: &Timeouts,
     checks: usize,
@@ -120,8 +122,12 @@ fn refused() -> Problem {
 
 impl ResponseBody {
     /// Creates a response that is not counted.
-    pub(super) fn uncounted(response: Response) -> http::Response<Self> {
-        response.map(|body| Self { body, room: None })
+    pub(crate) fn uncounted(response: Response) -> http::Response<Self> {
+        response.map(|body| Self {
+            body,
+            room: None,
+            trailers: None,
+        })
     }
 
     /// Creates a response that is counted until the client has read it. For HTTP/2 the room was
@@ -130,7 +136,7 @@ impl ResponseBody {
     /// # Errors
     ///
     /// Returns an error if too many responses are unread.
-    pub(super) fn of(
+    pub(crate) fn of(
         response: Response,
         room: Option<ResponseReservation>,
         budget: &Arc<ByteBudget>,
@@ -151,7 +157,14 @@ impl ResponseBody {
         Ok(response.map(|body| Self {
             body,
             room: Some(room),
+            trailers: None,
         }))
+    }
+
+    /// Sends trailers after the body.
+    pub(crate) fn with_trailers(mut self, trailers: HeaderMap) -> Self {
+        self.trailers = Some(trailers);
+        self
     }
 }
 
@@ -164,6 +177,11 @@ impl Body for ResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(None) = frame
+            && let Some(trailers) = self.trailers.take()
+        {
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
         let room = self.room.take();
         frame.map_ok(|frame| match room {
             Some(room) => {
@@ -174,7 +192,7 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.is_end_stream() && self.trailers.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {

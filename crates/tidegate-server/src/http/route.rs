@@ -9,7 +9,9 @@ use super::checks::Caller;
 use super::problem::Problem;
 use super::request::parse;
 use super::response_body::StaticBody;
-use super::{Http, Request, Response, body, checks, origin, response};
+use super::{
+    Http, Request, Response, body, checks, forward_auth, origin, rate_limit_json, response,
+};
 use crate::auth::{Access, FAILED_AUTH_DELAY};
 use crate::config::{Bounds, Scope};
 use crate::metrics;
@@ -33,6 +35,12 @@ enum Operation {
     Refund,
     Settle,
     Reset,
+    ForwardAuth,
+    /// envoyproxy/ratelimit's endpoints.
+    Json,
+    HealthCheck,
+    Rules,
+    Stats,
     Health,
     Ready,
     Metrics,
@@ -49,6 +57,11 @@ impl Operation {
             "/v1/refund" => Self::Refund,
             "/v1/settle" => Self::Settle,
             "/v1/reset" => Self::Reset,
+            "/v1/forward-auth" => Self::ForwardAuth,
+            "/json" => Self::Json,
+            "/healthcheck" => Self::HealthCheck,
+            "/rlconfig" => Self::Rules,
+            "/stats" => Self::Stats,
             "/healthz" => Self::Health,
             "/readyz" => Self::Ready,
             "/metrics" => Self::Metrics,
@@ -60,12 +73,16 @@ impl Operation {
     /// Returns the scope that the operation needs, or `None` if it is public.
     fn scope(self) -> Option<Scope> {
         match self {
-            Self::Check | Self::Batch | Self::Peek | Self::Charge | Self::Settle => {
-                Some(Scope::Check)
-            }
+            Self::Check
+            | Self::Batch
+            | Self::Peek
+            | Self::Charge
+            | Self::Settle
+            | Self::ForwardAuth
+            | Self::Json => Some(Scope::Check),
             Self::Refund => Some(Scope::Refund),
-            Self::Reset | Self::Metrics => Some(Scope::Admin),
-            Self::Health | Self::Ready | Self::OpenApi => None,
+            Self::Reset | Self::Metrics | Self::Rules | Self::Stats => Some(Scope::Admin),
+            Self::HealthCheck | Self::Health | Self::Ready | Self::OpenApi => None,
         }
     }
 
@@ -73,7 +90,14 @@ impl Operation {
     fn has_body(self) -> bool {
         !matches!(
             self,
-            Self::Health | Self::Ready | Self::Metrics | Self::OpenApi
+            Self::ForwardAuth
+                | Self::HealthCheck
+                | Self::Rules
+                | Self::Stats
+                | Self::Health
+                | Self::Ready
+                | Self::Metrics
+                | Self::OpenApi
         )
     }
 
@@ -82,7 +106,7 @@ impl Operation {
         match self {
             Self::Batch => bounds.max_body * BATCH_BODY,
             // A receipt contains its request, encoded twice.
-            Self::Settle => bounds.max_body * SETTLE_BODY,
+            Self::Settle | Self::Json => bounds.max_body * SETTLE_BODY,
             _ => bounds.max_body,
         }
     }
@@ -124,6 +148,14 @@ async fn dispatch(
     check_access(http, active, head, operation, timeouts).await?;
     if !operation.has_body() {
         check_method(head, &[Method::GET, Method::HEAD], "GET, HEAD")?;
+        if operation == Operation::ForwardAuth {
+            let caller = Caller {
+                server: &http.server,
+                active,
+                timeouts,
+            };
+            return forward_auth::answer(caller, head).await;
+        }
         no_query(&head.uri)?;
         return status(http, active, operation, &head.headers);
     }
@@ -153,6 +185,7 @@ async fn run(
     body: &[u8],
 ) -> Result<Response, Problem> {
     match operation {
+        Operation::Json => rate_limit_json::answer(caller, headers, body).await,
         Operation::Batch => checks::batch(caller, &parse(headers, body)?).await,
         Operation::Settle => checks::settle(caller, &parse(headers, body)?).await,
         Operation::Peek => checks::peek(caller, &parse(headers, body)?).await,
@@ -196,11 +229,15 @@ async fn check_access(
     } else {
         &active.config.http.hosts
     };
-    origin::check_site(&head.headers, hosts)?;
+    let is_forwarded =
+        operation == Operation::ForwardAuth && forward_auth::is_forwarded(&head.headers);
+    if !is_forwarded {
+        origin::check_site(&head.headers, hosts)?;
+    }
     // A page does not have the token, if one is needed.
     let tokens = &active.secrets.tokens;
     let is_open = operation.scope().is_none_or(|scope| tokens.is_open(scope));
-    if is_open && timeouts.is_local() {
+    if is_open && timeouts.is_local() && !is_forwarded {
         origin::check_host(head, hosts)?;
     }
     match operation.scope() {
@@ -217,7 +254,8 @@ fn check_method(head: &Parts, allowed: &[Method], names: &'static str) -> Result
     }
 }
 
-async fn authorize(
+/// Checks the token of a request.
+pub(crate) async fn authorize(
     active: &ActiveConfig,
     headers: &HeaderMap,
     scope: Scope,
@@ -286,6 +324,15 @@ fn status(
     match operation {
         Operation::Health => Ok(response::json(&serde_json::json!({ "status": "ok" }))),
         Operation::Ready => ready(http, active),
+        Operation::HealthCheck => Ok(rate_limit_json::health(&http.server)),
+        Operation::Rules => {
+            let rules = http.server.rules();
+            Ok(plain(rate_limit_json::rules_text(rules.as_deref())))
+        }
+        Operation::Stats => {
+            let rules = http.server.rules();
+            Ok(plain(rate_limit_json::stats_text(rules.as_deref())))
+        }
         Operation::Metrics => metrics_text(http, headers),
         _ => {
             let text = if http.is_admin {
@@ -330,6 +377,10 @@ fn metrics_text(http: &Http, headers: &HeaderMap) -> Result<Response, Problem> {
         let version = "text/plain; version=0.0.4; charset=utf-8";
         typed(metrics::classic(&text), version)
     })
+}
+
+fn plain(text: String) -> Response {
+    typed(text, "text/plain; charset=utf-8")
 }
 
 fn typed(text: impl Into<bytes::Bytes>, content_type: &'static str) -> Response {

@@ -23,12 +23,14 @@ pub(crate) enum Protocol {
     Http,
     Resp,
     Admin,
+    Grpc,
 }
 
-const PROTOCOLS: [(Protocol, &str); 3] = [
+const PROTOCOLS: [(Protocol, &str); 4] = [
     (Protocol::Http, "http"),
     (Protocol::Resp, "resp"),
     (Protocol::Admin, "admin"),
+    (Protocol::Grpc, "grpc"),
 ];
 const OUTCOMES: [&str; 4] = ["allowed", "denied", "never_allowed", "outage"];
 

@@ -1,15 +1,16 @@
 //! Accepts connections up to a maximum, and drains the queue at shutdown.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_http::client_network;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::listeners::UnixSocket;
 use super::stream::Stream;
 use super::timeouts::{TimeoutSettings, Timeouts};
 use crate::server::Server;
@@ -76,6 +77,62 @@ pub(crate) async fn accept(
     }
 }
 
+/// Accepts connections to a Unix socket until shutdown. Its clients count as local, and TLS is not
+/// used.
+pub(crate) async fn accept_unix(
+    socket: UnixSocket,
+    protocol: impl ProtocolHandler,
+    server: Arc<Server>,
+    ending: CancellationToken,
+    tasks: TaskTracker,
+) -> std::io::Result<()> {
+    const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            () = ending.cancelled() => return Ok(()),
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let Some(place) = enter(LOCAL, &protocol, &server) else {
+                    let _ = stream.try_write(protocol.refusal());
+                    continue;
+                };
+                let (protocol, ending) = (protocol.clone(), ending.clone());
+                let (server, counted) = (Arc::clone(&server), PanicCounter::new(&server));
+                tasks.spawn(async move {
+                    let _counted = counted;
+                    let timeouts = Arc::new(Timeouts::new(protocol.times(&server), true, LOCAL));
+                    protocol.serve(Stream::unix(stream, timeouts), ending).await;
+                    drop(place);
+                });
+            }
+            Err(error) if is_of_the_connection(&error) => {}
+            Err(error) => {
+                server.metrics.accept_failed(&error);
+                tokio::time::sleep(EXHAUSTED).await;
+            }
+        }
+    }
+}
+
+/// Takes a slot for a connection, or counts that there is none.
+fn enter(
+    peer: SocketAddr,
+    protocol: &impl ProtocolHandler,
+    server: &Arc<Server>,
+) -> Option<ConnectionSlot> {
+    let bounds = &server.active().config.bounds;
+    let most = protocol.max_connections(server);
+    let slot = protocol.connections(server).enter(peer.ip(), bounds, most);
+    if slot.is_none() {
+        server.metrics.refused_connection();
+    }
+    slot
+}
+
 fn is_of_the_connection(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(
@@ -92,13 +149,7 @@ fn start(
     ending: &CancellationToken,
     tasks: &TaskTracker,
 ) {
-    let connections = protocol.connections(server);
-    let Some(place) = connections.enter(
-        peer.ip(),
-        &server.active().config.bounds,
-        protocol.max_connections(server),
-    ) else {
-        server.metrics.refused_connection();
+    let Some(place) = enter(peer, protocol, server) else {
         if protocol.tls(server).is_none() {
             // Only as much as the socket takes at once: a rejected client is not waited for.
             let _ = stream.try_write(protocol.refusal());

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -16,7 +18,23 @@ const BACKLOG: i32 = 4_096;
 pub struct Listeners {
     pub(crate) http: Option<Sockets>,
     pub(crate) resp: Option<Sockets>,
+    pub(crate) grpc: Option<Sockets>,
+    pub(crate) grpc_unix: Option<UnixSocket>,
     pub(crate) admin: Option<Sockets>,
+    pub(crate) metrics: Option<Sockets>,
+}
+
+/// A Unix socket. Its file is deleted when this is dropped.
+#[derive(Debug)]
+pub(crate) struct UnixSocket {
+    pub(crate) listener: UnixListener,
+    pub(crate) path: PathBuf,
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 /// An address with one socket for each worker. The kernel distributes connections.
@@ -37,7 +55,13 @@ impl Listeners {
         Ok(Self {
             http: bind("http", config.http.listen, workers)?,
             resp: bind("resp", config.resp.listen, workers)?,
+            grpc: bind("grpc", config.grpc.listen, workers)?,
+            grpc_unix: match &config.grpc.socket {
+                Some(path) => Some(bind_unix("grpc", path)?),
+                None => None,
+            },
             admin: bind("admin", config.admin.listen, 1)?,
+            metrics: bind("admin", config.admin.metrics_listen, 1)?,
         })
     }
 
@@ -51,6 +75,18 @@ impl Listeners {
     #[must_use]
     pub fn resp(&self) -> Option<SocketAddr> {
         self.resp.as_ref().map(|sockets| sockets.address)
+    }
+
+    /// Returns the address of the gRPC listener.
+    #[must_use]
+    pub fn grpc(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref().map(|sockets| sockets.address)
+    }
+
+    /// Returns the path of the gRPC listener's Unix socket.
+    #[must_use]
+    pub fn grpc_socket(&self) -> Option<&Path> {
+        self.grpc_unix.as_ref().map(|socket| socket.path.as_path())
     }
 
     /// Returns the address of the admin listener.
@@ -86,6 +122,29 @@ fn bind(name: &'static str, listen: Listen, count: usize) -> Result<Option<Socke
         sockets.push(socket);
     }
     Ok(Some(Sockets { address, sockets }))
+}
+
+/// Binds a Unix socket. A file that a server left behind is replaced; one in use is an error.
+fn bind_unix(name: &'static str, path: &Path) -> Result<UnixSocket, ServeError> {
+    use std::os::unix::fs::FileTypeExt;
+    let error = |error| ServeError::BindSocket {
+        name,
+        path: path.to_owned(),
+        error,
+    };
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if is_socket {
+        if UnixStream::connect(path).is_ok() {
+            return Err(error(io::ErrorKind::AddrInUse.into()));
+        }
+        std::fs::remove_file(path).map_err(error)?;
+    }
+    let listener = UnixListener::bind(path).map_err(error)?;
+    listener.set_nonblocking(true).map_err(error)?;
+    Ok(UnixSocket {
+        listener,
+        path: path.to_owned(),
+    })
 }
 
 fn bind_one(address: SocketAddr, is_shared: bool) -> io::Result<TcpListener> {

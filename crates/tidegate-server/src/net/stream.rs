@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 use super::timeouts::Timeouts;
@@ -29,6 +29,7 @@ const MAX_DISCARDED: usize = 8 << 20;
 
 enum Transport {
     Clear(TcpStream),
+    Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -46,6 +47,10 @@ impl Stream {
         Self::new(Transport::Clear(stream), timeouts)
     }
 
+    pub(crate) fn unix(stream: UnixStream, timeouts: Arc<Timeouts>) -> Self {
+        Self::new(Transport::Unix(stream), timeouts)
+    }
+
     pub(crate) fn tls(stream: TlsStream<TcpStream>, timeouts: Arc<Timeouts>) -> Self {
         Self::new(Transport::Tls(Box::new(stream)), timeouts)
     }
@@ -56,7 +61,7 @@ impl Stream {
 
     /// TLS accepts bytes long before the client has read them, so only a blocked write is reported.
     fn has_written(&self, is_taken: bool) {
-        if !is_taken || matches!(self.transport, Transport::Clear(_)) {
+        if !is_taken || !matches!(self.transport, Transport::Tls(_)) {
             self.timeouts.has_written(is_taken);
         }
     }
@@ -74,6 +79,10 @@ macro_rules! with_transport {
     ($self:expr, |$stream:ident| $call:expr) => {
         match &mut $self.transport {
             Transport::Clear($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Transport::Unix($stream) => {
                 let $stream = Pin::new($stream);
                 $call
             }
@@ -123,6 +132,7 @@ impl AsyncWrite for Stream {
     fn is_write_vectored(&self) -> bool {
         match &self.transport {
             Transport::Clear(stream) => stream.is_write_vectored(),
+            Transport::Unix(stream) => stream.is_write_vectored(),
             Transport::Tls(stream) => stream.is_write_vectored(),
         }
     }

@@ -25,6 +25,8 @@ pub(crate) struct TimedConnection<C> {
     timeouts: Arc<Timeouts>,
     timer: Pin<Box<Sleep>>,
     ending: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Runs out when the connection is old.
+    max_age: Option<Pin<Box<Sleep>>>,
     /// Runs out when idle connections are closed at shutdown.
     linger: Option<Pin<Box<Sleep>>>,
     /// Set if the connection was asked to end because of a timeout.
@@ -38,11 +40,13 @@ impl<C: Drain> TimedConnection<C> {
         ending: WaitForCancellationFutureOwned,
     ) -> Self {
         let left = timeouts.time_left().unwrap_or_default();
+        let max_age = timeouts.max_age();
         Self {
             connection,
             timeouts,
             timer: Box::pin(tokio::time::sleep(left)),
             ending: Some(Box::pin(ending)),
+            max_age: max_age.map(|age| Box::pin(tokio::time::sleep(age))),
             linger: None,
             has_sent_goaway: false,
         }
@@ -78,6 +82,13 @@ impl<C: Drain> TimedConnection<C> {
         {
             self.ending = None;
             self.linger = Some(Box::pin(tokio::time::sleep(self.timeouts.linger())));
+        }
+        if let Some(age) = &mut self.max_age
+            && age.as_mut().poll(context).is_ready()
+        {
+            self.max_age = None;
+            self.connection.drain();
+            return true;
         }
         if let Some(linger) = &mut self.linger
             && linger.as_mut().poll(context).is_ready()

@@ -17,6 +17,8 @@ pub(crate) struct TimeoutSettings {
     pub(crate) linger: Duration,
     /// Set if the connection may be HTTP/2.
     pub(crate) may_be_http2: bool,
+    /// The age at which the connection is asked to end.
+    pub(crate) max_age: Option<Duration>,
 }
 
 /// The phase of a connection. Shared by its stream, which sees bytes, its service, which sees
@@ -177,6 +179,10 @@ impl Timeouts {
     /// Records that the request is answered.
     pub(crate) fn end(&self) {
         self.enter(if self.is_http2() { MANY } else { IDLE });
+    }
+
+    pub(super) fn max_age(&self) -> Option<Duration> {
+        self.times.max_age
     }
 
     pub(super) fn linger(&self) -> Duration {

@@ -40,6 +40,7 @@ impl ProtocolHandler for Resp {
             write,
             linger: config.bounds.linger(),
             may_be_http2: false,
+            max_age: None,
         }
     }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tidegate::ManualClock;
 use tidegate_server::config::Listen;
+use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tidegate_server::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tidegate_server::{Config, ConfigSource, Listeners, run, run_at};
 use tidegate_testkit::Folder;
 use tidegate_testkit::http::{HttpAnswer, HttpClient};
@@ -20,6 +22,7 @@ pub(crate) struct TestServer {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,
     pub(crate) admin: SocketAddr,
+    pub(crate) grpc: Option<SocketAddr>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -83,6 +86,7 @@ impl TestServer {
             listeners.resp().unwrap(),
             listeners.admin().unwrap(),
         );
+        let grpc = listeners.grpc();
         let (end, ended) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -103,6 +107,7 @@ impl TestServer {
             http,
             resp,
             admin,
+            grpc,
             end: Some(end),
             thread: Some(thread),
         }
@@ -146,6 +151,41 @@ impl Drop for TestServer {
         {
             panic!("the server panicked");
         }
+    }
+}
+
+/// A blocking client of Envoy's rate limit service.
+pub(crate) struct GrpcClient {
+    runtime: tokio::runtime::Runtime,
+    pub(crate) channel: tonic::transport::Channel,
+}
+
+impl GrpcClient {
+    pub(crate) fn connect(server: &TestServer) -> Self {
+        Self::connect_to(&format!("http://{}", server.grpc.unwrap()))
+    }
+
+    pub(crate) fn connect_to(url: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let endpoint = tonic::transport::Endpoint::new(url.to_owned()).unwrap();
+        let channel = runtime.block_on(endpoint.connect()).unwrap();
+        Self { runtime, channel }
+    }
+
+    pub(crate) fn should_rate_limit(
+        &mut self,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, tonic::Status> {
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        let answer = self.runtime.block_on(client.should_rate_limit(request))?;
+        Ok(answer.into_inner())
+    }
+
+    pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
     }
 }
 

@@ -1,0 +1,240 @@
+//! Selects the method of a call.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tonic::Status;
+use tonic_health::pb::health_server::HealthServer;
+use tower_service::Service;
+
+use super::health::LiveHealth;
+use super::rate_limit::{Caller, should_rate_limit};
+use super::{Grpc, unary};
+use crate::config::Scope;
+use crate::http::response_body::{ResponseBody, ResponseReservation};
+use crate::http::{body, route};
+use crate::metrics::Protocol;
+use crate::net::Timeouts;
+use crate::server::Server;
+
+/// The maximum size of a message, in multiples of that of one check over HTTP.
+const MESSAGE: usize = 4;
+
+/// The descriptors of all services, for reflection.
+const DESCRIPTORS: &[u8] = include_bytes!("../proto/descriptors.bin");
+
+/// A method with one message in each direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UnaryMethod {
+    ShouldRateLimit,
+}
+
+impl UnaryMethod {
+    fn from_path(path: &str) -> Option<Self> {
+        Some(match path {
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Self::ShouldRateLimit,
+            _ => return None,
+        })
+    }
+}
+
+type Call = Box<
+    dyn Fn(http::Request<Incoming>) -> BoxFuture<'static, http::Response<tonic::body::Body>>
+        + Send
+        + Sync,
+>;
+
+/// The services with streams, which tonic runs: by the start of their paths.
+pub(crate) struct Services(Vec<(&'static str, Call)>);
+
+impl Services {
+    pub(crate) fn new(server: &Arc<Server>) -> Self {
+        let builder = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let health = HealthServer::new(LiveHealth(Arc::clone(server)));
+        let mut services = vec![("/grpc.health.v1.Health/", call(health))];
+        if let Ok(reflection) = builder().build_v1() {
+            services.push(("/grpc.reflection.v1.ServerReflection/", call(reflection)));
+        }
+        if let Ok(reflection) = builder().build_v1alpha() {
+            services.push((
+                "/grpc.reflection.v1alpha.ServerReflection/",
+                call(reflection),
+            ));
+        }
+        Self(services)
+    }
+
+    fn find(&self, path: &str) -> Option<&Call> {
+        let mut services = self.0.iter();
+        let found = services.find(|(start, _)| path.starts_with(start))?;
+        Some(&found.1)
+    }
+}
+
+fn call<S>(service: S) -> Call
+where
+    S: Service<
+            http::Request<Incoming>,
+            Response = http::Response<tonic::body::Body>,
+            Error = std::convert::Infallible,
+            Future: Send + 'static,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    Box::new(move |request| {
+        let called = service.clone().call(request);
+        Box::pin(async move {
+            match called.await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        })
+    })
+}
+
+/// Answers a call.
+pub(super) async fn answer(
+    grpc: &Grpc,
+    request: http::Request<Incoming>,
+    timeouts: &Arc<Timeouts>,
+) -> http::Response<GrpcBody> {
+    let server = &*grpc.server;
+    let content_type = request.headers().get(http::header::CONTENT_TYPE);
+    let is_grpc =
+        content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    if !is_grpc || request.method() != http::Method::POST {
+        server.metrics.refused(Protocol::Grpc);
+        let mut response = http::Response::new(GrpcBody::empty());
+        *response.status_mut() = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return response;
+    }
+    if let Some(call) = grpc.services.find(request.uri().path()) {
+        return call(request).await.map(GrpcBody::Tonic);
+    }
+    let begun = server.clock.now();
+    let answered = match ResponseReservation::take(&server.responses, timeouts) {
+        Ok(room) => unary(server, request, room, timeouts).await,
+        Err(problem) => Err(unary::status(&problem)),
+    };
+    let response = answered.unwrap_or_else(|status| {
+        server.metrics.refused(Protocol::Grpc);
+        status.into_http::<NoBody>().map(|NoBody| GrpcBody::empty())
+    });
+    let nanos = server
+        .clock
+        .now()
+        .as_nanos()
+        .saturating_sub(begun.as_nanos());
+    let after = Duration::from_nanos(nanos);
+    server.metrics.answered(Protocol::Grpc, 1, after);
+    response
+}
+
+/// Stands for the empty body of an error.
+#[derive(Default)]
+struct NoBody;
+
+async fn unary(
+    server: &Server,
+    request: http::Request<Incoming>,
+    room: ResponseReservation,
+    timeouts: &Arc<Timeouts>,
+) -> Result<http::Response<GrpcBody>, Status> {
+    let (head, incoming) = request.into_parts();
+    let method = UnaryMethod::from_path(head.uri.path()).ok_or_else(|| {
+        Status::unimplemented("unknown method: reflection lists the existing ones")
+    })?;
+    // The active configuration stays the same for the whole call.
+    let active = server.active();
+    route::authorize(&active, &head.headers, Scope::Check)
+        .await
+        .map_err(|problem| unary::status(&problem))?;
+    let bounds = &active.config.bounds;
+    let (limit, timeout) = (bounds.max_body * MESSAGE, bounds.body_timeout.0);
+    let message = body::read(&mut Some(incoming), limit, timeout, &server.bodies)
+        .await
+        .map_err(|problem| unary::status(&problem))?;
+    let caller = Caller {
+        server,
+        active: &active,
+        headers: &head.headers,
+        timeouts,
+    };
+    let encoded = match method {
+        UnaryMethod::ShouldRateLimit => {
+            unary::encode(&should_rate_limit(caller, unary::decode(&message)?).await?)
+        }
+    };
+    respond(server, encoded, room, timeouts)
+}
+
+fn respond(
+    server: &Server,
+    encoded: Bytes,
+    room: ResponseReservation,
+    timeouts: &Arc<Timeouts>,
+) -> Result<http::Response<GrpcBody>, Status> {
+    let response = unary::response(encoded);
+    let response = ResponseBody::of(response, Some(room), &server.responses, timeouts)
+        .map_err(|problem| unary::status(&problem))?;
+    Ok(response.map(|body| GrpcBody::Unary(body.with_trailers(unary::ok_trailers()))))
+}
+
+/// The body of a response.
+pub(crate) enum GrpcBody {
+    Empty,
+    Unary(ResponseBody),
+    Tonic(tonic::body::Body),
+}
+
+impl GrpcBody {
+    fn empty() -> Self {
+        Self::Empty
+    }
+}
+
+impl Body for GrpcBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Unary(body) => Pin::new(body)
+                .poll_frame(context)
+                .map_err(|never| match never {}),
+            Self::Tonic(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Unary(body) => body.is_end_stream(),
+            Self::Tonic(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Unary(body) => body.size_hint(),
+            Self::Tonic(body) => body.size_hint(),
+        }
+    }
+}

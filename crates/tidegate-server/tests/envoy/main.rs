@@ -1,0 +1,9 @@
+//! Tests of Envoy's rate limit service: cases with a gRPC client, a real Envoy, reloads.
+// Test helpers panic when they fail.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+mod cases;
+#[path = "../common/mod.rs"]
+mod common;
+mod gateways;
+mod real_envoy;
