@@ -143,7 +143,7 @@ fn errors_report_line_and_column() {
             "bounds.max_connections is 0",
         ),
         ("[http]\nlisten = \"0.0.0.0:80\"\n", "from other machines"),
-        ("[http]\nlisten = \"off\"\n", "both off"),
+        ("[http]\nlisten = \"off\"\n", "all off"),
         (
             "[http]\nlisten = \"127.0.0.1:9090\"\n",
             "two listeners have the address 127.0.0.1:9090",

@@ -76,7 +76,7 @@ fn invalid_settings_fail_at_startup() {
         ),
         (
             &["--http", "off"],
-            "http.listen and resp.listen are both off",
+            "http.listen, resp.listen and grpc.listen are all off",
         ),
         (&["--http", "8080"], "is not an address"),
         (

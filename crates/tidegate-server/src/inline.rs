@@ -33,6 +33,8 @@ pub(crate) struct BucketArguments {
 #[derive(Default)]
 struct LimiterCache {
     texts: HashMap<Box<str>, Inline>,
+    /// The limiters of other services, by namespace and text.
+    services: HashMap<(&'static str, Box<str>), Limiter<AnyStore>>,
     buckets: HashMap<BucketArguments, Limiter<AnyStore>>,
     /// The last bucket, which is usually used again.
     last: Option<(BucketArguments, Limiter<AnyStore>)>,
@@ -93,6 +95,28 @@ impl Inline {
             ))
         })
     }
+}
+
+/// Returns the limiter of a text in the namespace of a service.
+pub(crate) fn service_limiter(
+    gate: &Gate<AnyStore>,
+    namespace: &'static str,
+    text: &str,
+) -> Result<Limiter<AnyStore>, String> {
+    CACHE.with_borrow_mut(|kept| {
+        let kept = kept.of(gate);
+        let key = (namespace, Box::from(text));
+        if let Some(found) = kept.services.get(&key) {
+            return Ok(found.clone());
+        }
+        let policy: Policy = text.parse().map_err(|error: PolicyError| {
+            let message = error.to_string();
+            let first = message.lines().next().unwrap_or_default();
+            format!("the limit is invalid: {first}")
+        })?;
+        let limiter = gate.service_limiter(namespace, policy);
+        Ok(keep(&mut kept.services, key, limiter))
+    })
 }
 
 impl BucketArguments {

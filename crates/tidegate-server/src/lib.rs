@@ -19,8 +19,11 @@ pub mod config;
 mod descriptors;
 mod error;
 mod grpc;
+mod gubernator;
 mod http;
 mod inline;
+#[cfg(feature = "limitador")]
+mod limitador;
 pub mod log;
 mod metrics;
 mod monitor;
@@ -39,9 +42,12 @@ mod snapshot;
 mod tls;
 #[cfg(feature = "otel")]
 mod trace;
+mod xds;
 mod yaml;
 
 pub use config::{Config, ConfigError, ConfigSource};
+#[cfg(feature = "manual-time")]
+pub use descriptors::xds_from_yaml;
 pub use error::ServeError;
 pub use net::Listeners;
 #[cfg(feature = "manual-time")]

@@ -33,16 +33,8 @@ fn reload(server: &Server, source: &ConfigSource) -> Result<bool, ConfigError> {
     }
     let secrets = Secrets::read(&config)?;
     check_not_weaker(&old, &config, &secrets)?;
-    let rules = changed_rules(server, &old, &config)?;
-    let has_new_rules = rules.is_some();
-    if let Some(rules) = rules {
-        tracing::info!(
-            domains = rules.len(),
-            digest = rules.digest,
-            "rules updated"
-        );
-        server.set_rules(rules);
-    }
+    let rules = NewRules::read(server, &old, &config)?;
+    let has_new_rules = rules.activate(server);
     if old.hash == config.hash() && old.secrets.digest == secrets.digest {
         return Ok(has_new_rules);
     }
@@ -55,15 +47,84 @@ fn reload(server: &Server, source: &ConfigSource) -> Result<bool, ConfigError> {
 /// Loads the rules of a server that starts.
 pub(crate) fn load_first_rules(server: &Server) -> Result<(), ServeError> {
     let active = server.active();
-    match changed_rules(server, &active, &active.config) {
-        Ok(Some(rules)) => server.set_rules(rules),
-        Ok(None) => {}
+    match NewRules::read(server, &active, &active.config) {
+        Ok(rules) => drop(rules.activate(server)),
         Err(error) if active.config.envoy.start_without_config => {
             tracing::error!(%error, "rules rejected, starting without (start_without_config)");
         }
         Err(error) => return Err(ServeError::Rules(error.to_string())),
     }
     Ok(())
+}
+
+/// Rules from files that have changed.
+struct NewRules {
+    descriptors: Option<Domains>,
+    #[cfg(feature = "limitador")]
+    limitador: Option<crate::limitador::Limitador>,
+}
+
+impl NewRules {
+    fn read(server: &Server, active: &ActiveConfig, config: &Config) -> Result<Self, ConfigError> {
+        Ok(Self {
+            descriptors: changed_rules(server, active, config)?,
+            #[cfg(feature = "limitador")]
+            limitador: changed_limits(server, active, config)?,
+        })
+    }
+
+    /// Activates the rules. Returns `false` if there are none.
+    fn activate(self, server: &Server) -> bool {
+        let mut has_new = false;
+        if let Some(rules) = self.descriptors {
+            let (domains, digest) = (rules.len(), &rules.digest);
+            tracing::info!(domains, digest, "rules updated");
+            server.set_rules(rules);
+            has_new = true;
+        }
+        #[cfg(feature = "limitador")]
+        if let Some(limits) = self.limitador {
+            let (namespaces, digest) = (limits.namespaces().count(), &limits.digest);
+            tracing::info!(namespaces, digest, "limits updated");
+            server.limitador.store(Some(Arc::new(limits)));
+            has_new = true;
+        }
+        has_new
+    }
+}
+
+/// Reads the file in limitador's format. Returns `None` if there is none, or if nothing has
+/// changed.
+#[cfg(feature = "limitador")]
+fn changed_limits(
+    server: &Server,
+    active: &ActiveConfig,
+    config: &Config,
+) -> Result<Option<crate::limitador::Limitador>, ConfigError> {
+    let Some(path) = &config.limitador.config else {
+        return Ok(None);
+    };
+    let old = server.limitador.load();
+    let old = old.as_deref();
+    let limits = crate::limitador::load(path, &active.gate, old)
+        .map_err(|error| ConfigError::Values(error.to_string()))?;
+    if old.is_some_and(|old| old.digest == limits.digest) {
+        return Ok(None);
+    }
+    // A file that is being written is empty at first.
+    let is_emptied = limits.namespaces().next().is_none()
+        && old.is_some_and(|old| old.namespaces().next().is_some());
+    if is_emptied {
+        return Err(all_removed(path));
+    }
+    Ok(Some(limits))
+}
+
+fn all_removed(path: &Path) -> ConfigError {
+    ConfigError::Values(format!(
+        "{}: all rules would be removed: expected at least one, or a restart",
+        path.display()
+    ))
 }
 
 /// Reads the files with rules. Returns `None` if there are none, or if nothing has changed.
@@ -87,10 +148,7 @@ fn changed_rules(
     let mut rules = compile(&sources, merges, &active.gate, old).map_err(rejected)?;
     // A directory that is being written is empty at first.
     if rules.is_empty() && old.is_some_and(|old| !old.is_empty()) {
-        return Err(ConfigError::Values(format!(
-            "{}: all rules would be removed: expected at least one file, or a restart",
-            path.display()
-        )));
+        return Err(all_removed(path));
     }
     rules.digest = digest;
     Ok(Some(rules))
@@ -166,7 +224,7 @@ fn files(source: &ConfigSource, config: &Config) -> BTreeSet<PathBuf> {
     .flatten();
     let tls = tls.flat_map(|tls| tls.files()).map(Path::to_owned);
     let tokens = config.tokens.iter().filter_map(|token| token.file.clone());
-    let rules = config.envoy.config.iter();
+    let rules = config.envoy.config.iter().chain(&config.limitador.config);
     // Directories are watched through the files in them.
     let rules = rules.flat_map(|path| rule_folders(path));
     let rules = rules.flat_map(|path| [path.join("rule"), path]);

@@ -17,7 +17,7 @@ use crate::net::{Listeners, ProtocolHandler, UnixSocket, accept, accept_unix};
 use crate::resp::Resp;
 use crate::secrets::Secrets;
 use crate::server::{ActiveConfig, Server};
-use crate::{monitor, reload, snapshot};
+use crate::{monitor, reload, snapshot, xds};
 
 /// The source of a running server's configuration, and the signal to reload it.
 pub struct Reloads {
@@ -119,6 +119,7 @@ async fn serve(
             ended.clone(),
         ));
     }
+    beside.spawn(xds::watch(Arc::clone(&server), ended.clone()));
     let workers = Workers::start(&server, listeners)?;
     ready();
     shutdown.await;

@@ -9,6 +9,8 @@ use tidegate_http::{ClientAddress, HeaderFormat, PolicyHeaderCache};
 
 use crate::config::{Bounds, Config};
 use crate::descriptors::Domains;
+#[cfg(feature = "limitador")]
+use crate::limitador::Limitador;
 use crate::metrics::Metrics;
 use crate::net::{ByteBudget, Connections};
 use crate::secrets::Secrets;
@@ -68,6 +70,9 @@ pub(crate) struct Server {
     active: ArcSwap<ActiveConfig>,
     /// The rules for descriptors, once there are some.
     rules: ArcSwapOption<Domains>,
+    /// The limits in limitador's format.
+    #[cfg(feature = "limitador")]
+    pub(crate) limitador: ArcSwapOption<Limitador>,
     pub(crate) metrics: Metrics,
     pub(crate) connections: Arc<Connections>,
     pub(crate) admin_connections: Arc<Connections>,
@@ -93,6 +98,8 @@ impl Server {
         Self {
             active: ArcSwap::from_pointee(active),
             rules: ArcSwapOption::empty(),
+            #[cfg(feature = "limitador")]
+            limitador: ArcSwapOption::empty(),
             metrics: Metrics::default(),
             connections: Arc::default(),
             admin_connections: Arc::default(),
@@ -152,10 +159,20 @@ impl Server {
     /// Returns `true` if clients should send requests here: the server is not shutting down, and
     /// has rules for descriptors if it must.
     pub(crate) fn is_healthy(&self) -> bool {
-        let envoy = &self.active().config.envoy;
-        let needs_rules = envoy.unhealthy_without_config && envoy.is_enabled();
-        let has_rules = || self.rules().as_ref().is_some_and(|rules| !rules.is_empty());
-        !self.is_leaving() && (!needs_rules || has_rules())
+        !self.is_leaving() && self.has_rules()
+    }
+
+    /// Returns `true` unless rules for descriptors are configured and have not arrived yet.
+    pub(crate) fn has_rules(&self) -> bool {
+        let active = self.active();
+        let envoy = &active.config.envoy;
+        if !envoy.is_enabled() {
+            return true;
+        }
+        match self.rules().as_deref() {
+            Some(rules) => !(envoy.unhealthy_without_config && rules.is_empty()),
+            None => envoy.start_without_config && !envoy.unhealthy_without_config,
+        }
     }
 
     /// Marks the server as not ready.

@@ -1,4 +1,4 @@
-//! The sections for Envoy: its rate limit service over gRPC.
+//! The sections for gRPC: Envoy's rate limit service, and the protocols of limitador and gubernator.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -204,4 +204,21 @@ pub struct XdsTlsConfig {
     /// The name in the server's certificate, if it is not the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
+}
+
+/// Limits in the format of limitador.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitadorConfig {
+    /// The file with the limits. Changes are loaded while the server runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<PathBuf>,
+}
+
+/// Gubernator's protocol.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GubernatorConfig {
+    /// Serves `GetRateLimits` over gRPC and HTTP. Clients choose their limits.
+    pub enabled: bool,
 }

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use tidegate::{FailurePolicy, PolicySet};
 
 pub use envoy::{
-    DescriptorHits, DescriptorMode, EnvoyConfig, GrpcConfig, MetricNames, XdsConfig, XdsTlsConfig,
+    DescriptorHits, DescriptorMode, EnvoyConfig, GrpcConfig, GubernatorConfig, LimitadorConfig,
+    MetricNames, XdsConfig, XdsTlsConfig,
 };
 pub use load::{ConfigError, ConfigSource, Flag};
 pub use policies::{ExceptionConfig, PolicyConfig};
@@ -44,6 +45,10 @@ pub struct Config {
     pub grpc: GrpcConfig,
     /// Envoy's rate limit service.
     pub envoy: EnvoyConfig,
+    /// Limits in the format of limitador.
+    pub limitador: LimitadorConfig,
+    /// Gubernator's protocol.
+    pub gubernator: GubernatorConfig,
     /// The listener for operators: metrics and resets.
     pub admin: AdminConfig,
     /// The limits of the server's resources.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use tidegate_http::ClientAddress;
 
-use super::{Config, ConfigError, Listen, Scope, TlsConfig};
+use super::{Config, ConfigError, Listen, Scope, TlsConfig, XdsConfig};
 
 /// The maximum of `bounds.max_body`.
 const MAX_BODY: usize = 16 << 20;
@@ -149,6 +149,14 @@ impl Config {
         if !(0.0..=1.0).contains(&envoy.near_limit_ratio) {
             return error("envoy.near_limit_ratio is invalid: expected 0 to 1");
         }
+        if let Some(xds) = &envoy.xds {
+            validate_xds(xds)?;
+        }
+        if self.limitador.config.is_some() && !cfg!(feature = "limitador") {
+            return error(
+                "limitador.config: this program was built without CEL: expected the feature `limitador`",
+            );
+        }
         for (name, header) in [
             ("limit_header", &envoy.limit_header),
             ("remaining_header", &envoy.remaining_header),
@@ -234,4 +242,27 @@ pub(crate) struct ExposedListener {
 fn is_host(host: &str) -> bool {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     (!host.is_empty() && host.bytes().all(is_valid)) || host.parse::<IpAddr>().is_ok()
+}
+
+fn validate_xds(xds: &XdsConfig) -> Result<(), ConfigError> {
+    let authority: Result<http::uri::Authority, _> = xds.server.parse();
+    if !authority.is_ok_and(|authority| authority.port().is_some()) {
+        return error(format!(
+            "envoy.xds.server: {:?} is invalid: expected HOST:PORT",
+            xds.server
+        ));
+    }
+    for (name, value) in &xds.headers {
+        if http::HeaderName::from_bytes(name.as_bytes()).is_err()
+            || http::HeaderValue::from_str(value).is_err()
+        {
+            return error(format!("envoy.xds.headers: {name:?} is not a header"));
+        }
+    }
+    match &xds.tls {
+        Some(tls) if tls.cert.is_some() != tls.key.is_some() => {
+            error("envoy.xds.tls: expected both cert and key, or neither")
+        }
+        _ => Ok(()),
+    }
 }

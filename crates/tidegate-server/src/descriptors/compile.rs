@@ -9,7 +9,7 @@ use tidegate::{AnyStore, Gate, Name, Policy};
 use super::pattern::Pattern;
 use super::rules::{Domain, Domains, KeyRules, Rule, RuleLimit, RuleNode};
 use super::source::{DescriptorSource, DomainSource, LimitSource, RuleError};
-use super::stats::RuleStats;
+use super::stats::{RuleStats, ShownValues, StatPath, stat_name};
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 
@@ -30,6 +30,7 @@ pub(crate) fn compile(
     let mut compiler = Compiler {
         gate,
         file: "",
+        domain: "",
         namespace: Arc::from(""),
         rules: Vec::new(),
         old: old.map_or_else(HashMap::new, |old| {
@@ -54,32 +55,42 @@ pub(crate) fn compile(
             .by_name
             .entry(name.into())
             .or_insert_with(|| Domain {
-                namespace: namespace(name),
+                namespace: service_namespace(name, "domain"),
                 overrides: Mutex::default(),
                 root: RuleNode::default(),
             });
         compiler.namespace = Arc::clone(&domain.namespace);
-        compiler.add(&mut domain.root, &source.descriptors, &format!("{name}."))?;
+        compiler.domain = name;
+        compiler.add(&mut domain.root, &source.descriptors, &Parents::default())?;
     }
     domains.rules = compiler.rules;
     Ok(domains)
 }
 
-/// Returns the namespace of a domain's counters. No two domains share one, and none is that of a
-/// named policy.
-fn namespace(domain: &str) -> Arc<str> {
+/// Returns the namespace of the counters of a service and a domain in it. No two share one, and
+/// none is that of a named policy.
+pub(crate) fn service_namespace(domain: &str, service: &str) -> Arc<str> {
     match Name::new(domain) {
-        Ok(name) => format!("{name}~~domain").into(),
+        Ok(name) => format!("{name}~~{service}").into(),
         Err(_) => {
             let digest = blake3::hash(domain.as_bytes()).to_hex();
-            format!("{}~~domain-digest", &digest[..32]).into()
+            format!("{}~~{service}-digest", &digest[..32]).into()
         }
     }
+}
+
+/// The nodes above a rule.
+#[derive(Clone, Default)]
+struct Parents {
+    path: Vec<Box<str>>,
+    /// Set if one of them has `value_to_metric`.
+    shows_value: bool,
 }
 
 struct Compiler<'a> {
     gate: &'a Gate<AnyStore>,
     file: &'a str,
+    domain: &'a str,
     namespace: Arc<str>,
     rules: Vec<Arc<Rule>>,
     old: HashMap<String, Arc<RuleStats>>,
@@ -94,10 +105,10 @@ impl Compiler<'_> {
         &mut self,
         parent: &mut RuleNode,
         descriptors: &[DescriptorSource],
-        path: &str,
+        parents: &Parents,
     ) -> Result<(), RuleError> {
         for source in descriptors {
-            self.add_one(parent, source, path)?;
+            self.add_one(parent, source, parents)?;
         }
         Ok(())
     }
@@ -106,7 +117,7 @@ impl Compiler<'_> {
         &mut self,
         parent: &mut RuleNode,
         source: &DescriptorSource,
-        path: &str,
+        parents: &Parents,
     ) -> Result<(), RuleError> {
         if source.key.is_empty() {
             return Err(self.error("descriptor has empty key", source.at));
@@ -115,15 +126,18 @@ impl Compiler<'_> {
         if !source.value.is_empty() {
             name = format!("{name}_{}", source.value);
         }
-        let path = format!("{path}{name}");
+        let mut here = parents.clone();
+        here.path.push(name.as_str().into());
+        here.shows_value |= source.value_to_metric && !source.share_threshold;
         let keys = parent.keys.entry(source.key.as_str().into()).or_default();
         if keys.has(&source.value) {
+            let path = stat_name(self.domain, &here.path);
             let message = format!("duplicate descriptor composite key '{path}'");
             return Err(self.error(message, source.at));
         }
         let limit = source.rate_limit.as_ref();
         let rule = limit
-            .map(|limit| self.rule(source, limit, &path))
+            .map(|limit| self.rule(source, limit, &here))
             .transpose()?;
         let pattern = Pattern::of(&source.value);
         if source.share_threshold && pattern.is_none() {
@@ -135,10 +149,11 @@ impl Compiler<'_> {
         let mut node = RuleNode {
             rule: rule.map(Arc::new),
             is_shared: source.share_threshold,
+            shows_value: source.value_to_metric,
             keys: HashMap::new(),
         };
         self.rules.extend(node.rule.clone());
-        self.add(&mut node, &source.descriptors, &format!("{path}."))?;
+        self.add(&mut node, &source.descriptors, &here)?;
         keys.insert(source.value.as_str(), pattern, node);
         Ok(())
     }
@@ -147,7 +162,7 @@ impl Compiler<'_> {
         &self,
         source: &DescriptorSource,
         limit: &LimitSource,
-        path: &str,
+        here: &Parents,
     ) -> Result<Rule, RuleError> {
         let unit = unit(&limit.unit);
         let (effect, shown) = if limit.is_unlimited {
@@ -163,7 +178,7 @@ impl Compiler<'_> {
                     limit.at,
                 )
             })?;
-            self.limit(limit, unit, path)?
+            self.limit(limit, unit, &here.path)?
         };
         if limit.replaces.iter().any(String::is_empty) {
             return Err(self.error("should not have an empty replaces entry", limit.at));
@@ -172,12 +187,6 @@ impl Compiler<'_> {
             let message = "replaces should not contain name of same descriptor";
             return Err(self.error(message, limit.at));
         }
-        let shows_value = source.detailed_metric || source.value_to_metric;
-        let new = || Arc::new(RuleStats::new(path, shows_value));
-        let kept = self
-            .old
-            .get(path)
-            .filter(|old| old.shows_value() == shows_value);
         Ok(Rule {
             limit: effect,
             shown: RateLimit {
@@ -192,21 +201,36 @@ impl Compiler<'_> {
             is_shadow: source.shadow_mode,
             is_quota: source.quota_mode,
             metadata: source.metadata.clone(),
-            stats: kept.cloned().unwrap_or_else(new),
+            stats: self.stats(source, here),
         })
+    }
+
+    /// Returns the statistics of a rule: those of the same rule before, if there was one.
+    fn stats(&self, source: &DescriptorSource, here: &Parents) -> Arc<RuleStats> {
+        let values = match (source.detailed_metric, here.shows_value) {
+            (true, _) => ShownValues::All,
+            (false, true) => ShownValues::Some,
+            (false, false) => ShownValues::OfRules,
+        };
+        let path = StatPath::from(here.path.clone());
+        let old = self.old.get(&stat_name(self.domain, &path));
+        match old.filter(|old| old.values() == values) {
+            Some(old) => Arc::clone(old),
+            None => Arc::new(RuleStats::new(self.domain, path, values)),
+        }
     }
 
     fn limit(
         &self,
         limit: &LimitSource,
         unit: Unit,
-        path: &str,
+        path: &[Box<str>],
     ) -> Result<(RuleLimit, RateLimit), RuleError> {
         let multiplier = limit.extensions.unit_multiplier.unwrap_or(1);
         if limit.requests_per_unit > MAX_COUNT {
             let requests_per_unit = limit.requests_per_unit;
             tracing::warn!(
-                rule = path,
+                rule = stat_name(self.domain, path),
                 requests_per_unit,
                 "requests_per_unit is too large, using 1,000,000,000"
             );

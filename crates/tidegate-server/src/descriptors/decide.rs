@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate::{AnyStore, CheckError, Cost, Decision, Gate, Key, Limiter};
+use tidegate::{AnyStore, Cost, Decision, Gate, Key};
 use tidegate_core::{LimiterRequest, Store};
 
-use super::compile::MAX_COUNT;
-use super::rules::{Domains, Rule};
+use super::figures::{
+    DecideError, Figures, available, check_together, cost, failed, refund, would_be,
+};
+use super::rules::{Domain, Domains, Rule};
 use super::stats::CountedHits;
 use super::target::{Counter, LimitedTarget, Target, find};
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -56,17 +58,6 @@ pub(crate) struct DecideOptions {
     pub(crate) near_limit: u64,
 }
 
-/// The error of a request that was not decided.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum DecideError {
-    /// The request is invalid.
-    #[error("{0}")]
-    Invalid(String),
-    /// The store is unavailable, and the failure policy denies.
-    #[error("the store is unavailable")]
-    Unavailable,
-}
-
 /// The decisions of a request.
 pub(crate) struct Decided {
     pub(crate) is_over: bool,
@@ -83,31 +74,6 @@ pub(crate) enum RuleDecision {
         shown: RateLimit,
         rule: Option<Arc<Rule>>,
     },
-}
-
-/// The figures of a limit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Figures {
-    pub(crate) is_over: bool,
-    /// 0 if the limit is exceeded.
-    pub(crate) remaining: u64,
-    /// The wait until the same request fits, or until the whole limit is free.
-    pub(crate) reset_after: Duration,
-    /// The wait until a denied request fits, or `None` if it never does.
-    pub(crate) retry_after: Option<Duration>,
-}
-
-impl Figures {
-    fn of(decision: &Decision) -> Self {
-        let is_over = decision.is_denied();
-        let retry_after = decision.retry_after();
-        Self {
-            is_over,
-            remaining: if is_over { 0 } else { decision.remaining() },
-            reset_after: retry_after.unwrap_or_else(|| decision.reset_after()),
-            retry_after,
-        }
-    }
 }
 
 /// Decides all descriptors of a request.
@@ -130,7 +96,7 @@ pub(crate) async fn decide(
         });
     };
     let targets = find(domain, gate, requests)?;
-    let mut run = Run::new(&targets, requests, options, gate.store());
+    let mut run = Run::new(domain, &targets, requests, options, gate.store());
     run.decide_alone().await?;
     run.decide_together().await?;
     Ok(run.finish())
@@ -153,6 +119,8 @@ enum Role {
 
 /// The decisions of one request, while they are made.
 struct Run<'a> {
+    domain: &'a Domain,
+    requests: &'a [LimitRequest<'a>],
     targets: &'a [Target<'a>],
     store: &'a AnyStore,
     hits: SmallVec<[Hits; 4]>,
@@ -163,8 +131,9 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(
+        domain: &'a Domain,
         targets: &'a [Target<'a>],
-        requests: &[LimitRequest<'_>],
+        requests: &'a [LimitRequest<'a>],
         options: DecideOptions,
         store: &'a AnyStore,
     ) -> Self {
@@ -190,6 +159,8 @@ impl<'a> Run<'a> {
         Self {
             roles: targets.iter().zip(&hits).map(role).collect(),
             figures: targets.iter().map(|_| None).collect(),
+            domain,
+            requests,
             targets,
             store,
             hits,
@@ -275,22 +246,14 @@ impl<'a> Run<'a> {
         }
         if is_denied {
             for (place, request) in requests {
-                self.figures[place] = Some(would_be(request).await?);
+                self.figures[place] = Some(would_be(&request).await?);
             }
         } else {
             let (places, requests): (SmallVec<[usize; 4]>, SmallVec<[_; 4]>) =
                 requests.into_iter().unzip();
-            let decided = match Limiter::check_together(&requests).ready_or_future() {
-                Ok(decided) => decided,
-                Err(future) => future.await,
-            };
-            let decided = decided.map_err(|error| failed(error.into()))?;
-            for ((place, request), decision) in places.into_iter().zip(requests).zip(decided) {
-                self.figures[place] = Some(match decision {
-                    Some(decision) => Figures::of(&available(decision)?),
-                    // A key on another node of a cluster, which was not asked.
-                    None => would_be(request).await?,
-                });
+            let decided = check_together(&requests).await?;
+            for (place, figures) in places.into_iter().zip(decided) {
+                self.figures[place] = Some(figures);
             }
         }
         if self.is_over() {
@@ -392,63 +355,8 @@ impl<'a> Run<'a> {
             is_over: figures.is_over,
             is_shadow: rule.is_shadow,
         };
-        let detailed_name = || match &limited.counter {
-            Counter::Limited(_, key) => {
-                format!("{}.{}", rule.stats.name(), String::from_utf8_lossy(key))
-            }
-            Counter::Blocked(_) => rule.stats.name().to_owned(),
-        };
-        rule.stats
-            .count(counted, self.options.near_limit, detailed_name);
-    }
-}
-
-/// Returns the cost of hits. More than the largest limit cannot fit anyway.
-fn cost(hits: u64) -> Cost {
-    Cost::try_from(hits.min(u64::from(MAX_COUNT))).unwrap_or(Cost::ONE)
-}
-
-/// Gives hits back. If the store cannot answer, the hits stay taken and the failure policy decides,
-/// as for a look.
-async fn refund(
-    limiter: &Limiter<AnyStore>,
-    key: &[u8],
-    cost: Cost,
-) -> Result<Decision, CheckError> {
-    match limiter.refund(key, cost).await {
-        Ok(usage) => Ok(usage.into()),
-        Err(CheckError::Store(_)) => limiter.check(key).cost(Cost::ZERO).await,
-        Err(error) => Err(error),
-    }
-}
-
-/// Returns the figures of a check that is not taken, because the request is denied.
-async fn would_be(request: LimiterRequest<'_, AnyStore>) -> Result<Figures, DecideError> {
-    let LimiterRequest { limiter, key, cost } = request;
-    let peeked = limiter
-        .peek(key.as_bytes())
-        .cost(cost)
-        .await
-        .map_err(failed)?;
-    let peeked = available(peeked)?;
-    if peeked.is_denied() {
-        return Ok(Figures::of(&peeked));
-    }
-    let look = limiter.check(key.as_bytes()).cost(Cost::ZERO);
-    Ok(Figures::of(&available(look.await.map_err(failed)?)?))
-}
-
-/// Fails if the store is unavailable and the failure policy denies.
-fn available(decision: Decision) -> Result<Decision, DecideError> {
-    if decision.is_denied() && !decision.has_figures() {
-        return Err(DecideError::Unavailable);
-    }
-    Ok(decision)
-}
-
-fn failed(error: CheckError) -> DecideError {
-    match error {
-        CheckError::Store(_) => DecideError::Unavailable,
-        other => DecideError::Invalid(other.to_string()),
+        let entries = self.requests[place].entries;
+        let path = || self.domain.stat_path(entries, rule.stats.values());
+        rule.stats.count(counted, self.options.near_limit, path);
     }
 }

@@ -44,6 +44,14 @@ impl RuleFiles {
     }
 }
 
+/// Reads one file. Returns its name and its text.
+#[cfg(feature = "limitador")]
+pub(crate) fn read_rule_file(path: &Path) -> Result<(String, String), RuleError> {
+    let name = shown(path, path);
+    let text = read(path).map_err(|message| RuleError::new(&name, message, None))?;
+    Ok((name, text))
+}
+
 /// Returns every directory below the root, itself included, so that changes can be watched.
 pub(crate) fn rule_folders(root: &Path) -> Vec<PathBuf> {
     let mut folders = vec![root.to_owned()];

@@ -31,6 +31,19 @@ pub(crate) fn encode(entries: &[Entry], shared: &[Option<&str>]) -> DescriptorKe
     bytes
 }
 
+/// Encodes a list of values as `value;value`. The first must not start with `@`.
+#[cfg(feature = "limitador")]
+pub(crate) fn encode_values<'a>(values: impl IntoIterator<Item = &'a str>) -> DescriptorKey {
+    let mut bytes = DescriptorKey::new();
+    for (place, value) in values.into_iter().enumerate() {
+        if place > 0 {
+            bytes.push(b';');
+        }
+        escape(value, b"%;", &mut bytes);
+    }
+    bytes
+}
+
 fn escape(text: &str, special: &[u8], bytes: &mut DescriptorKey) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for byte in text.bytes() {

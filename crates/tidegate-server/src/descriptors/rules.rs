@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 use tidegate::{AnyStore, Limiter};
 
 use super::pattern::Pattern;
-use super::stats::RuleStats;
+use super::stats::{RuleStats, ShownValues, StatPath};
+use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 
@@ -45,6 +46,8 @@ pub(super) struct RuleNode {
     pub(super) rule: Option<Arc<Rule>>,
     /// Set if all values of a wildcard share a counter.
     pub(super) is_shared: bool,
+    /// Set if the names of statistics show the value.
+    pub(super) shows_value: bool,
     pub(super) keys: HashMap<Box<str>, KeyRules>,
 }
 
@@ -144,6 +147,29 @@ impl Domain {
         }
         let rule = node.rule.as_ref()?;
         Some(RuleMatch { rule, shared })
+    }
+
+    /// Returns the name of the statistics of a descriptor, with the values that it shows.
+    pub(super) fn stat_path(&self, entries: &[Entry], values: ShownValues) -> StatPath {
+        let mut node = Some(&self.root);
+        let parts = entries.iter().map(|Entry { key, value }| {
+            let keys = node.and_then(|node| node.keys.get(key.as_str()));
+            let found = keys.and_then(|keys| keys.find(value));
+            node = found.map(|(next, _)| next);
+            let shows_value = node.is_some_and(|node| node.shows_value && !node.is_shared);
+            let is_exact = keys.is_some_and(|keys| keys.exact.contains_key(value.as_str()));
+            let pattern = found.and_then(|(_, pattern)| pattern);
+            let shown = match pattern {
+                _ if values == ShownValues::All || is_exact || shows_value => value.as_str(),
+                Some(pattern) => pattern,
+                None => "",
+            };
+            match shown {
+                "" => key.as_str().into(),
+                shown => format!("{key}_{shown}").into(),
+            }
+        });
+        parts.collect()
     }
 }
 

@@ -18,13 +18,30 @@ pub(crate) struct HitCounters {
     shadow: AtomicU64,
 }
 
+/// The name of a counter below its domain: `key_value` for each entry.
+pub(crate) type StatPath = Box<[Box<str>]>;
+
 /// The statistics of a rule.
 pub(crate) struct RuleStats {
+    domain: Box<str>,
+    path: StatPath,
     /// The name as envoyproxy/ratelimit builds it: `domain.key_value.key`.
     name: Box<str>,
+    values: ShownValues,
     counters: Arc<HitCounters>,
-    /// The counters of values, if the rule has `detailed_metric` or `value_to_metric`.
-    values: Option<Mutex<HashMap<Box<str>, Arc<HitCounters>>>>,
+    /// The counters of values, if the name shows some.
+    by_value: Mutex<HashMap<StatPath, Arc<HitCounters>>>,
+}
+
+/// The values of a request that the names of its statistics show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShownValues {
+    /// Only those that are in the rules.
+    OfRules,
+    /// Those of entries with `value_to_metric`.
+    Some,
+    /// All of them: `detailed_metric`.
+    All,
 }
 
 /// One decision, as it is counted.
@@ -38,11 +55,14 @@ pub(crate) struct CountedHits {
 }
 
 impl RuleStats {
-    pub(crate) fn new(name: &str, shows_value: bool) -> Self {
+    pub(crate) fn new(domain: &str, path: StatPath, values: ShownValues) -> Self {
         Self {
-            name: name.into(),
+            name: stat_name(domain, &path).into(),
+            domain: domain.into(),
+            path,
+            values,
             counters: Arc::default(),
-            values: shows_value.then(Mutex::default),
+            by_value: Mutex::default(),
         }
     }
 
@@ -50,43 +70,53 @@ impl RuleStats {
         &self.name
     }
 
-    pub(crate) fn shows_value(&self) -> bool {
-        self.values.is_some()
+    pub(crate) fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    pub(crate) fn values(&self) -> ShownValues {
+        self.values
     }
 
     /// Counts a decision. `near_limit` is the share of the limit, in thousandths, from which hits
-    /// are near it. `detailed_name` returns the name of the counters with the descriptor's values.
+    /// are near it. `path` returns the name with the values of the request.
     pub(crate) fn count(
         &self,
         counted: CountedHits,
         near_limit: u64,
-        detailed_name: impl FnOnce() -> String,
+        path: impl FnOnce() -> StatPath,
     ) {
-        match &self.values {
-            None => self.counters.count(counted, near_limit),
-            Some(values) => {
-                let mut values = values.lock().unwrap_or_else(PoisonError::into_inner);
-                let name = detailed_name();
-                let counters = match values.get(name.as_str()) {
-                    Some(counters) => counters,
-                    None if values.len() < MAX_VALUES => values.entry(name.into()).or_default(),
-                    None => &self.counters,
-                };
-                counters.count(counted, near_limit);
-            }
+        if self.values == ShownValues::OfRules {
+            return self.counters.count(counted, near_limit);
         }
+        let path = path();
+        let mut by_value = self.by_value.lock().unwrap_or_else(PoisonError::into_inner);
+        let counters = match by_value.get(&path) {
+            Some(counters) => counters,
+            None if by_value.len() < MAX_VALUES => by_value.entry(path).or_default(),
+            None => &self.counters,
+        };
+        counters.count(counted, near_limit);
     }
 
-    /// Returns the counters with their names.
-    pub(crate) fn snapshot(&self) -> Vec<(Box<str>, Arc<HitCounters>)> {
-        let mut all = vec![(self.name.clone(), Arc::clone(&self.counters))];
-        if let Some(values) = &self.values {
-            let values = values.lock().unwrap_or_else(PoisonError::into_inner);
-            let of_values = values.iter();
-            all.extend(of_values.map(|(name, counters)| (name.clone(), Arc::clone(counters))));
-        }
+    /// Returns the counters with their names below the domain.
+    pub(crate) fn snapshot(&self) -> Vec<(StatPath, Arc<HitCounters>)> {
+        let mut all = vec![(self.path.clone(), Arc::clone(&self.counters))];
+        let by_value = self.by_value.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_value = by_value.iter();
+        all.extend(by_value.map(|(path, counters)| (path.clone(), Arc::clone(counters))));
         all
     }
+}
+
+/// Returns the name of a counter as envoyproxy/ratelimit builds it.
+pub(crate) fn stat_name(domain: &str, path: &[Box<str>]) -> String {
+    let mut name = domain.to_owned();
+    for part in path {
+        name.push('.');
+        name.push_str(part);
+    }
+    name
 }
 
 impl HitCounters {

@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use tidegate::{AnyStore, Gate, Limiter};
 
 use super::compile::{MAX_COUNT, override_policy, unit_period};
-use super::decide::{DecideError, LimitRequest};
+use super::decide::LimitRequest;
+use super::figures::DecideError;
 use super::key::{DescriptorKey, encode};
 use super::rules::{Domain, Rule, RuleLimit, RuleMatch};
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;

@@ -5,6 +5,8 @@
 //! reflection, are tonic's.
 
 mod health;
+#[cfg(feature = "limitador")]
+mod limitador;
 mod rate_limit;
 mod response;
 mod route;

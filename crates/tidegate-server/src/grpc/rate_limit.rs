@@ -2,12 +2,16 @@
 
 use http::HeaderMap;
 use smallvec::SmallVec;
+use tidegate_core::Store;
+use tokio::sync::SemaphorePermit;
 use tonic::Status;
 
 use super::response;
 use crate::config::{DescriptorHits, DescriptorMode, EnvoyConfig, Scope};
 use crate::descriptors::{DecideError, DecideOptions, Hits, LimitRequest, MAX_DESCRIPTORS, decide};
 use crate::http::route::authorize;
+#[cfg(feature = "limitador")]
+use crate::limitador::CheckKind;
 use crate::net::Timeouts;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -20,6 +24,39 @@ pub(crate) struct Caller<'a> {
     pub(crate) active: &'a ActiveConfig,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) timeouts: &'a Timeouts,
+}
+
+impl<'a> Caller<'a> {
+    /// Waits until the connection may send another operation to a remote store.
+    pub(crate) async fn permit(self) -> Option<SemaphorePermit<'a>> {
+        if !self.active.gate.store().is_remote() {
+            return None;
+        }
+        self.timeouts.in_flight().acquire().await.ok()
+    }
+
+    /// Fails if the caller does not have a scope.
+    pub(crate) async fn authorize(self, scope: Scope) -> Result<(), Status> {
+        authorize(self.active, self.headers, scope)
+            .await
+            .map_err(|problem| super::unary::status(&problem))
+    }
+
+    /// Fails if the caller may not give hits back.
+    pub(crate) async fn authorize_refund(self) -> Result<(), Status> {
+        self.authorize(Scope::Refund).await
+    }
+}
+
+/// Converts the error of a request that was not decided.
+pub(crate) fn undecided(server: &Server, error: DecideError) -> Status {
+    match error {
+        DecideError::Invalid(message) => Status::invalid_argument(message),
+        DecideError::Unavailable => {
+            server.metrics.failed_descriptors();
+            Status::unavailable(error.to_string())
+        }
+    }
 }
 
 /// Returns the error of a server that has no rules yet.
@@ -37,20 +74,11 @@ pub(crate) async fn should_rate_limit(
     caller: Caller<'_>,
     request: RateLimitRequest,
 ) -> Result<RateLimitResponse, Status> {
-    if request.domain.is_empty() {
-        return Err(Status::invalid_argument(
-            "rate limit domain must not be empty",
-        ));
-    }
-    let count = request.descriptors.len();
-    if count == 0 {
-        return Err(Status::invalid_argument(
-            "rate limit descriptor list must not be empty",
-        ));
-    }
-    if count > MAX_DESCRIPTORS {
-        let message = format!("{count} descriptors: expected at most {MAX_DESCRIPTORS}");
-        return Err(Status::invalid_argument(message));
+    check_request(&request)?;
+    #[cfg(feature = "limitador")]
+    if let Some(limits) = super::limitador::limits_of(caller.server, &request.domain) {
+        return super::limitador::answer(caller, &limits, &request, CheckKind::CheckAndReport)
+            .await;
     }
     let rules = caller.server.rules();
     let rules = rules.as_ref().ok_or_else(no_rules)?;
@@ -68,23 +96,26 @@ pub(crate) async fn should_rate_limit(
         .iter()
         .any(|asked| matches!(asked.hits, Hits::Refund(_)))
     {
-        authorize(caller.active, caller.headers, Scope::Refund)
-            .await
-            .map_err(|problem| super::unary::status(&problem))?;
+        caller.authorize_refund().await?;
     }
     let gate = &caller.active.gate;
-    let _permit = match gate.store() {
-        store if tidegate_core::Store::is_remote(store) => {
-            caller.timeouts.in_flight().acquire().await.ok()
-        }
-        _ => None,
-    };
-    let decided = decide(rules, gate, &request.domain, &asked, options(envoy)).await;
-    let decided = decided.map_err(|error| match error {
-        DecideError::Invalid(message) => Status::invalid_argument(message),
-        DecideError::Unavailable => Status::unavailable(error.to_string()),
-    })?;
+    let _permit = caller.permit().await;
+    let decided = decide(rules, gate, &request.domain, &asked, options(envoy))
+        .await
+        .map_err(|error| undecided(caller.server, error))?;
     Ok(response::render(envoy, &request, decided))
+}
+
+/// Rejects a request without a domain or descriptors, or with too many.
+pub(super) fn check_request(request: &RateLimitRequest) -> Result<(), Status> {
+    let count = request.descriptors.len();
+    let message = match count {
+        _ if request.domain.is_empty() => "rate limit domain must not be empty".to_owned(),
+        0 => "rate limit descriptor list must not be empty".to_owned(),
+        1..=MAX_DESCRIPTORS => return Ok(()),
+        _ => format!("{count} descriptors: expected at most {MAX_DESCRIPTORS}"),
+    };
+    Err(Status::invalid_argument(message))
 }
 
 fn options(envoy: &EnvoyConfig) -> DecideOptions {

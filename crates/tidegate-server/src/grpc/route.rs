@@ -14,17 +14,24 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 
 use super::health::LiveHealth;
+#[cfg(feature = "limitador")]
+use super::limitador::kuadrant;
 use super::rate_limit::{Caller, should_rate_limit};
 use super::{Grpc, unary};
-use crate::config::Scope;
+use crate::config::{Config, Scope};
+use crate::gubernator;
 use crate::http::response_body::{ResponseBody, ResponseReservation};
 use crate::http::{body, route};
+#[cfg(feature = "limitador")]
+use crate::limitador::CheckKind;
 use crate::metrics::Protocol;
 use crate::net::Timeouts;
+use crate::proto::pb::gubernator::LiveCheckResp;
 use crate::server::Server;
 
-/// The maximum size of a message, in multiples of that of one check over HTTP.
+/// The maximum size of a message and of a batch, in multiples of that of one check over HTTP.
 const MESSAGE: usize = 4;
+const BATCH: usize = 16;
 
 /// The descriptors of all services, for reflection.
 const DESCRIPTORS: &[u8] = include_bytes!("../proto/descriptors.bin");
@@ -33,14 +40,45 @@ const DESCRIPTORS: &[u8] = include_bytes!("../proto/descriptors.bin");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnaryMethod {
     ShouldRateLimit,
+    #[cfg(feature = "limitador")]
+    CheckRateLimit,
+    #[cfg(feature = "limitador")]
+    Report,
+    GetRateLimits,
+    HealthCheck,
+    LiveCheck,
 }
 
 impl UnaryMethod {
-    fn from_path(path: &str) -> Option<Self> {
+    /// Returns the method of a path, if it is served.
+    fn from_path(path: &str, config: &Config) -> Option<Self> {
+        let has_gubernator = config.gubernator.enabled;
         Some(match path {
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Self::ShouldRateLimit,
+            #[cfg(feature = "limitador")]
+            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => {
+                Self::CheckRateLimit
+            }
+            #[cfg(feature = "limitador")]
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Self::Report,
+            "/pb.gubernator.V1/GetRateLimits" if has_gubernator => Self::GetRateLimits,
+            "/pb.gubernator.V1/HealthCheck" if has_gubernator => Self::HealthCheck,
+            "/pb.gubernator.V1/LiveCheck" if has_gubernator => Self::LiveCheck,
             _ => return None,
         })
+    }
+
+    /// Returns the maximum size of its message, in multiples of that of one check over HTTP.
+    fn size(self) -> usize {
+        match self {
+            Self::GetRateLimits => BATCH,
+            _ => MESSAGE,
+        }
+    }
+
+    /// Returns `true` if no token is needed.
+    fn is_public(self) -> bool {
+        matches!(self, Self::HealthCheck | Self::LiveCheck)
     }
 }
 
@@ -153,16 +191,18 @@ async fn unary(
     timeouts: &Arc<Timeouts>,
 ) -> Result<http::Response<GrpcBody>, Status> {
     let (head, incoming) = request.into_parts();
-    let method = UnaryMethod::from_path(head.uri.path()).ok_or_else(|| {
-        Status::unimplemented("unknown method: reflection lists the existing ones")
-    })?;
     // The active configuration stays the same for the whole call.
     let active = server.active();
-    route::authorize(&active, &head.headers, Scope::Check)
-        .await
-        .map_err(|problem| unary::status(&problem))?;
+    let method = UnaryMethod::from_path(head.uri.path(), &active.config).ok_or_else(|| {
+        Status::unimplemented("unknown method: reflection lists the existing ones")
+    })?;
+    if !method.is_public() {
+        route::authorize(&active, &head.headers, Scope::Check)
+            .await
+            .map_err(|problem| unary::status(&problem))?;
+    }
     let bounds = &active.config.bounds;
-    let (limit, timeout) = (bounds.max_body * MESSAGE, bounds.body_timeout.0);
+    let (limit, timeout) = (bounds.max_body * method.size(), bounds.body_timeout.0);
     let message = body::read(&mut Some(incoming), limit, timeout, &server.bodies)
         .await
         .map_err(|problem| unary::status(&problem))?;
@@ -172,12 +212,34 @@ async fn unary(
         headers: &head.headers,
         timeouts,
     };
-    let encoded = match method {
-        UnaryMethod::ShouldRateLimit => {
-            unary::encode(&should_rate_limit(caller, unary::decode(&message)?).await?)
-        }
-    };
+    let encoded = run(method, caller, &message).await?;
     respond(server, encoded, room, timeouts)
+}
+
+/// Decodes the message of a method, runs it and encodes its response.
+async fn run(method: UnaryMethod, caller: Caller<'_>, message: &[u8]) -> Result<Bytes, Status> {
+    let decoded = unary::decode;
+    Ok(match method {
+        UnaryMethod::ShouldRateLimit => {
+            unary::encode(&should_rate_limit(caller, decoded(message)?).await?)
+        }
+        #[cfg(feature = "limitador")]
+        UnaryMethod::CheckRateLimit => {
+            let answer = kuadrant(caller, decoded(message)?, CheckKind::Check);
+            unary::encode(&answer.await?)
+        }
+        #[cfg(feature = "limitador")]
+        UnaryMethod::Report => {
+            let answer = kuadrant(caller, decoded(message)?, CheckKind::Report);
+            unary::encode(&answer.await?)
+        }
+        UnaryMethod::GetRateLimits => {
+            let answer = gubernator::get_rate_limits(caller, unary::decode(message)?);
+            unary::encode(&answer.await?)
+        }
+        UnaryMethod::HealthCheck => unary::encode(&gubernator::health(caller.server)),
+        UnaryMethod::LiveCheck => unary::encode(&LiveCheckResp {}),
+    })
 }
 
 fn respond(

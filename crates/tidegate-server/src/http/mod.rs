@@ -5,8 +5,11 @@
 pub(crate) mod body;
 mod checks;
 mod forward_auth;
+#[cfg(feature = "limitador")]
+mod limitador;
 mod origin;
 mod parse_error;
+mod peers;
 pub(crate) mod problem;
 mod rate_limit_json;
 mod receipt;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Response;
 use super::checks::Caller;
 use super::problem::Problem;
-use crate::descriptors::{Domains, Rule, RuleLimit};
+use crate::descriptors::{Domains, Rule, RuleLimit, stat_name};
 use crate::grpc;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
@@ -30,22 +30,8 @@ pub(super) async fn answer(
 ) -> Result<Response, Problem> {
     let request: RequestJson = serde_json::from_slice(body)
         .map_err(|error| Problem::bad(format!("the body is invalid: {error}")))?;
-    let caller = grpc::Caller {
-        server: caller.server,
-        active: caller.active,
-        headers,
-        timeouts: caller.timeouts,
-    };
-    let decided = grpc::should_rate_limit(caller, request.message()?).await;
-    let message = decided.map_err(|status| {
-        let code = match status.code() {
-            tonic::Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            tonic::Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-            tonic::Code::PermissionDenied => StatusCode::FORBIDDEN,
-            _ => StatusCode::BAD_REQUEST,
-        };
-        Problem::new(code, status.message())
-    })?;
+    let decided = grpc::should_rate_limit(caller.grpc(headers), request.message()?).await;
+    let message = decided.map_err(|status| super::peers::problem(&status))?;
     let mut response = super::response::json(&response_json(&message));
     if message.overall_code() == Code::OverLimit {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -301,7 +287,8 @@ pub(super) fn stats_text(rules: Option<&Domains>) -> String {
     use std::sync::atomic::Ordering::Relaxed;
     let mut text = String::new();
     for rule in rules.into_iter().flat_map(Domains::rules) {
-        for (name, counters) in rule.stats.snapshot() {
+        for (path, counters) in rule.stats.snapshot() {
+            let name = stat_name(rule.stats.domain(), &path);
             for (counter, value) in counters.by_name() {
                 let value = value.load(Relaxed);
                 let _ = writeln!(

@@ -6,6 +6,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 
 use super::checks::Caller;
+use super::peers::PeerOperation;
 use super::problem::Problem;
 use super::request::parse;
 use super::response_body::StaticBody;
@@ -13,7 +14,7 @@ use super::{
     Http, Request, Response, body, checks, forward_auth, origin, rate_limit_json, response,
 };
 use crate::auth::{Access, FAILED_AUTH_DELAY};
-use crate::config::{Bounds, Scope};
+use crate::config::{Bounds, Config, Scope};
 use crate::metrics;
 use crate::net::Timeouts;
 use crate::server::ActiveConfig;
@@ -45,10 +46,11 @@ enum Operation {
     Ready,
     Metrics,
     OpenApi,
+    Peer(PeerOperation),
 }
 
 impl Operation {
-    fn from_path(path: &str) -> Option<Self> {
+    fn from_path(path: &str, config: &Config) -> Option<Self> {
         Some(match path {
             "/v1/check" => Self::Check,
             "/v1/check:batch" => Self::Batch,
@@ -66,7 +68,7 @@ impl Operation {
             "/readyz" => Self::Ready,
             "/metrics" => Self::Metrics,
             "/openapi.json" => Self::OpenApi,
-            _ => return None,
+            _ => return PeerOperation::from_path(path, config).map(Self::Peer),
         })
     }
 
@@ -83,11 +85,15 @@ impl Operation {
             Self::Refund => Some(Scope::Refund),
             Self::Reset | Self::Metrics | Self::Rules | Self::Stats => Some(Scope::Admin),
             Self::HealthCheck | Self::Health | Self::Ready | Self::OpenApi => None,
+            Self::Peer(operation) => operation.scope(),
         }
     }
 
     /// Returns `true` if the operation has a body, and is sent with POST.
     fn has_body(self) -> bool {
+        if let Self::Peer(operation) = self {
+            return operation.has_body();
+        }
         !matches!(
             self,
             Self::ForwardAuth
@@ -104,7 +110,7 @@ impl Operation {
     /// Returns the maximum size of the body.
     fn max_body(self, bounds: &Bounds) -> usize {
         match self {
-            Self::Batch => bounds.max_body * BATCH_BODY,
+            Self::Batch | Self::Peer(_) => bounds.max_body * BATCH_BODY,
             // A receipt contains its request, encoded twice.
             Self::Settle | Self::Json => bounds.max_body * SETTLE_BODY,
             _ => bounds.max_body,
@@ -142,21 +148,24 @@ async fn dispatch(
     body: &mut Option<Incoming>,
     timeouts: &Timeouts,
 ) -> Result<Response, Problem> {
-    let operation = Operation::from_path(head.uri.path())
+    let operation = Operation::from_path(head.uri.path(), &active.config)
         .ok_or_else(|| Problem::not_found("unknown path: /openapi.json lists the existing ones"))?;
     check_listener(http, operation)?;
     check_access(http, active, head, operation, timeouts).await?;
     if !operation.has_body() {
         check_method(head, &[Method::GET, Method::HEAD], "GET, HEAD")?;
+        let caller = Caller {
+            server: &http.server,
+            active,
+            timeouts,
+        };
         if operation == Operation::ForwardAuth {
-            let caller = Caller {
-                server: &http.server,
-                active,
-                timeouts,
-            };
             return forward_auth::answer(caller, head).await;
         }
         no_query(&head.uri)?;
+        if let Operation::Peer(operation) = operation {
+            return operation.status(caller, head);
+        }
         return status(http, active, operation, &head.headers);
     }
     check_method(head, &[Method::POST], "POST")?;
@@ -186,6 +195,7 @@ async fn run(
 ) -> Result<Response, Problem> {
     match operation {
         Operation::Json => rate_limit_json::answer(caller, headers, body).await,
+        Operation::Peer(operation) => operation.run(caller, headers, body).await,
         Operation::Batch => checks::batch(caller, &parse(headers, body)?).await,
         Operation::Settle => checks::settle(caller, &parse(headers, body)?).await,
         Operation::Peek => checks::peek(caller, &parse(headers, body)?).await,
@@ -350,6 +360,10 @@ fn status(
 fn ready(http: &Http, active: &ActiveConfig) -> Result<Response, Problem> {
     if http.server.is_leaving() {
         let detail = "the server is shutting down";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
+    }
+    if !http.server.has_rules() {
+        let detail = "no rate limit configuration loaded";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
     }
     let store = if active.is_degraded() {

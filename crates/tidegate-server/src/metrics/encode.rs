@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tidegate::{AnyStore, Degraded, MemoryStats};
 
-use super::{BUCKETS, Metrics, OUTCOMES, PROTOCOLS, Protocol, REFUSED, SUM_NS};
+use super::{BUCKETS, Metrics, OUTCOMES, PROTOCOLS, Protocol, SUM_NS};
 use crate::server::Server;
 
 /// Returns all metrics in the OpenMetrics text format.
@@ -38,6 +38,12 @@ pub(crate) fn classic(text: &str) -> String {
             .strip_prefix("# TYPE ")
             .and_then(|rest| rest.strip_suffix(" counter"));
         for line in help.take().into_iter().chain([line]) {
+            if let Some(name) = line.strip_suffix(" unknown") {
+                // The older format has no such type. These are other programs' counters.
+                classic.push_str(name);
+                classic.push_str(" counter\n");
+                continue;
+            }
             match counter {
                 Some(name) => classic.push_str(&line.replacen(name, &format!("{name}_total"), 1)),
                 None => classic.push_str(line),
@@ -73,11 +79,12 @@ impl Collector for ServerCollector {
         crate::process::encode(&mut encoder)?;
         encode_info(&mut encoder, &active.hash)?;
         encode_inline(&mut encoder, &server.metrics)?;
-        encode_protocols(&mut encoder, &server.metrics)
+        encode_protocols(&mut encoder, &server.metrics)?;
+        super::rules::encode(&mut encoder, server)
     }
 }
 
-fn read(counter: &AtomicU64) -> u64 {
+pub(super) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
@@ -229,7 +236,7 @@ fn encode_gauges(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric]) -> fmt
     Ok(())
 }
 
-fn encode_count(metric: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
+pub(super) fn encode_count(metric: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
     metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
 }
 
@@ -269,7 +276,7 @@ fn encode_protocols(encoder: &mut DescriptorEncoder<'_>, metrics: &Metrics) -> f
     let mut refused = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for (protocol, name) in PROTOCOLS {
         let labels = [("protocol", name)];
-        let count = metrics.protocol(protocol).sum(REFUSED);
+        let count = metrics.refused_requests(protocol);
         encode_count(&mut refused.encode_family(&labels)?, count)?;
     }
     let help = "Duration of requests from their arrival to their response";
@@ -282,7 +289,7 @@ fn encode_protocols(encoder: &mut DescriptorEncoder<'_>, metrics: &Metrics) -> f
     Ok(())
 }
 
-fn encode_latency(
+pub(super) fn encode_latency(
     metric: &mut MetricEncoder<'_>,
     metrics: &Metrics,
     protocol: Protocol,

@@ -3,6 +3,7 @@
 //! [`Metrics`] counts; `encode` writes the values for Prometheus.
 
 mod encode;
+mod rules;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub(crate) struct Metrics {
     failed_snapshots: AtomicU64,
     last_snapshot: AtomicU64,
     panics: AtomicU64,
+    /// Requests with descriptors that failed because the store was unavailable.
+    failed_descriptors: AtomicU64,
     /// Set if the last configuration was rejected.
     is_rejected: AtomicBool,
 }
@@ -139,6 +142,22 @@ impl Metrics {
             }
             None => add_one(&self.failed_snapshots),
         }
+    }
+
+    /// Counts a request with descriptors that failed because the store was unavailable.
+    pub(crate) fn failed_descriptors(&self) {
+        add_one(&self.failed_descriptors);
+    }
+
+    /// Returns the number of answered requests.
+    fn requests(&self, protocol: Protocol) -> u64 {
+        let counters = self.protocol(protocol);
+        (0..=BUCKETS.len()).map(|bucket| counters.sum(bucket)).sum()
+    }
+
+    /// Returns the number of requests that were invalid or not permitted.
+    fn refused_requests(&self, protocol: Protocol) -> u64 {
+        self.protocol(protocol).sum(REFUSED)
     }
 
     pub(crate) fn panicked(&self) {

@@ -463,7 +463,6 @@ impl RespSession {
         }
     }
 
-    /// `DEL key …`: deletes the usage of keys.
     /// Runs a command on a named policy.
     async fn on_policy(
         &mut self,
@@ -498,6 +497,7 @@ impl RespSession {
         }
     }
 
+    /// `DEL key …`: deletes the usage of keys.
     async fn delete(&mut self, keys: &[&[u8]], active: &ActiveConfig) {
         if let Err(text) = self.session.may_reset(active) {
             return self.replies.error(text);

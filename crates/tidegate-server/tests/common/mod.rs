@@ -74,6 +74,11 @@ impl TestServer {
         Self::start_at(&ManualClock::new(), config(text))
     }
 
+    /// Starts a server that is not ready yet.
+    pub(crate) fn start_unready(config: Config) -> Self {
+        Self::launch(config, None)
+    }
+
     /// Starts a server that does not accept plain HTTP.
     pub(crate) fn start_tls(config: Config) -> Self {
         Self::launch(config, None)

@@ -19,7 +19,7 @@ use tidegate_testkit::redis::{RedisServer, ShiftedClock};
 use crate::common::{GrpcClient, TestServer, config, on_redis};
 
 /// Returns all cases of a kind.
-fn cases(kinds: &[&str]) -> Vec<Value> {
+pub(crate) fn cases(kinds: &[&str]) -> Vec<Value> {
     let files = [
         include_str!("public_cases.jsonl"),
         include_str!("own_cases.jsonl"),
@@ -132,9 +132,14 @@ fn start_on_redis(mode: &str, redis: &RedisServer) -> TestServer {
 }
 
 fn run_all(server: &TestServer, is_all_or_nothing: bool) {
-    let mut client = GrpcClient::connect(server);
     let cases = cases(&["lookup", "count"]);
     assert!(cases.len() >= 80);
+    run_cases(server, &cases, is_all_or_nothing);
+}
+
+/// Runs cases and compares every status.
+pub(crate) fn run_cases(server: &TestServer, cases: &[Value], is_all_or_nothing: bool) {
+    let mut client = GrpcClient::connect(server);
     for case in cases {
         let id = case["id"].as_str().unwrap();
         let of_mode = case.get("expected_all_or_nothing");
@@ -143,7 +148,7 @@ fn run_all(server: &TestServer, is_all_or_nothing: bool) {
         let expected = of_mode.unwrap_or(&case["expected"]);
         let requests = case["requests"].as_array().unwrap();
         for (number, request) in requests.iter().enumerate() {
-            let answer = client.should_rate_limit(message(&case, request));
+            let answer = client.should_rate_limit(message(case, request));
             let answer = answer.unwrap_or_else(|status| panic!("{id} {number}: {status}"));
             let expected = &expected[number];
             let got = answer.overall_code().as_str_name();

@@ -2,8 +2,12 @@
 // Test helpers panic when they fail.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+mod ads;
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
 mod gateways;
+mod gubernator;
+mod limitador;
 mod real_envoy;
+mod xds;
