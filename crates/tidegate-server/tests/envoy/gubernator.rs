@@ -276,17 +276,11 @@ fn health_http_and_tokens() {
 
 #[test]
 fn giving_back_and_resetting_need_their_scopes() {
-    let tokens =
-        "[[tokens]]\nname = \"checker\"\nenv = \"GUBERNATOR_TEST_TOKEN\"\nscopes = [\"check\"]\n";
-    let mut config = enabled("");
     let folder = tidegate_testkit::Folder::new();
-    let file = folder.write("token", "a-token-of-at-least-sixteen-characters");
-    let text = tokens.replace(
-        "env = \"GUBERNATOR_TEST_TOKEN\"",
-        &format!("file = {file:?}"),
-    );
-    config.tokens = crate::common::config(&text).tokens;
-    let server = TestServer::start(config);
+    let secret = "a-token-of-at-least-sixteen-characters";
+    let file = folder.write("token", secret);
+    let token = format!("[[token]]\nname = \"checker\"\nfile = {file:?}\nscopes = [\"check\"]\n");
+    let server = TestServer::start(enabled(&token));
     let body = |hits: i64, behavior: i32| {
         json!({ "requests": [{ "name": "n", "uniqueKey": "k", "hits": hits, "limit": 10, "duration": 60000, "behavior": behavior }] })
             .to_string()
@@ -303,7 +297,7 @@ fn giving_back_and_resetting_need_their_scopes() {
         client.send(head.as_bytes()).unwrap();
         client.receive().unwrap().status
     };
-    let token = Some("a-token-of-at-least-sixteen-characters");
+    let token = Some(secret);
     assert_eq!(post(None, &body(1, 0)), 401);
     assert_eq!(post(token, &body(1, 0)), 200);
     assert_eq!(post(token, &body(-1, 0)), 403);
