@@ -87,16 +87,17 @@ pub(crate) async fn get_rate_limits(
 /// Fails if the caller may not reset counters: as for Redis clients, this needs the scope `admin`
 /// if tokens are configured, and a local client otherwise.
 async fn authorize_reset(caller: Caller<'_>) -> Result<(), Status> {
-    if caller.active.secrets.tokens.is_empty() {
-        return if caller.timeouts.is_local() {
-            Ok(())
-        } else {
-            Err(Status::permission_denied(
-                "RESET_REMAINING: expected a client on this machine, or a token of scope admin",
-            ))
-        };
+    let tokens = &caller.active.secrets.tokens;
+    if !tokens.is_open(Scope::Admin) {
+        return caller.authorize(Scope::Admin).await;
     }
-    caller.authorize(Scope::Admin).await
+    // Without a token of this scope it would be open to every client.
+    if tokens.is_empty() && caller.timeouts.is_local() {
+        return Ok(());
+    }
+    Err(Status::permission_denied(
+        "RESET_REMAINING is not permitted: expected a token of scope admin",
+    ))
 }
 
 fn has(request: &RateLimitReq, behavior: Behavior) -> bool {

@@ -279,7 +279,7 @@ fn giving_back_and_resetting_need_their_scopes() {
     let folder = tidegate_testkit::Folder::new();
     let secret = "a-token-of-at-least-sixteen-characters";
     let file = folder.write("token", secret);
-    let token = format!("[[token]]\nname = \"checker\"\nfile = {file:?}\nscopes = [\"check\"]\n");
+    let token = format!("[[token]]\nfile = {file:?}\nscopes = [\"check\"]\n");
     let server = TestServer::start(enabled(&token));
     let body = |hits: i64, behavior: i32| {
         json!({ "requests": [{ "name": "n", "uniqueKey": "k", "hits": hits, "limit": 10, "duration": 60000, "behavior": behavior }] })
