@@ -70,11 +70,18 @@ fn find(path: &Path, depth: usize, found: &mut dyn FnMut(&Path, bool)) -> Result
         let message = format!("error loading config file: {cause}");
         RuleError::new(&path.display().to_string(), message, None)
     };
-    let is_folder = std::fs::metadata(path)
+    let kind = std::fs::metadata(path)
         .map_err(|cause| error(cause.to_string()))?
-        .is_dir();
-    found(path, is_folder);
-    if !is_folder {
+        .file_type();
+    if !kind.is_dir() && !kind.is_file() {
+        // Reading a pipe would hang.
+        return match depth {
+            0 => Err(error("expected a file or a directory".to_owned())),
+            _ => Ok(()),
+        };
+    }
+    found(path, kind.is_dir());
+    if kind.is_file() {
         return Ok(());
     }
     if depth >= MAX_DEPTH {

@@ -118,6 +118,11 @@ impl TestServer {
         }
     }
 
+    /// Starts the shutdown, without waiting for its end.
+    pub(crate) fn begin_end(&mut self) {
+        drop(self.end.take());
+    }
+
     pub(crate) fn client(&self) -> HttpClient {
         HttpClient::connect(self.http).unwrap()
     }

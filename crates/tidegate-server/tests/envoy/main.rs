@@ -9,5 +9,6 @@ mod common;
 mod gateways;
 mod gubernator;
 mod limitador;
+mod listener;
 mod real_envoy;
 mod xds;
