@@ -47,9 +47,11 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Measure against peers: `cargo xtask bench memory`, `redis`, `failures`, `tower` or `server`
+    /// Measure against peers: `cargo xtask bench memory`, `redis`, `failures`, `tower`, `server` or
+    /// `grpc`
     Bench {
-        /// The benchmark and its options: `memory`, `redis`, `failures`, `tower`, `server`, `memory --help`
+        /// The benchmark and its options: `memory`, `redis`, `failures`, `tower`, `server`, `grpc`,
+        /// `memory --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         arguments: Vec<String>,
     },
@@ -217,6 +219,10 @@ fn bench(arguments: &[String]) -> anyhow::Result<()> {
     command.extend(arguments.iter().map(String::as_str));
     match arguments.first().map(String::as_str) {
         Some("server") => tools::ensure_for_server()?,
+        Some("grpc") => {
+            tools::ensure_for_server()?;
+            tools::ensure_clients(root()?)?;
+        }
         Some("attack") => {}
         _ => return cargo(&command, &[]),
     }

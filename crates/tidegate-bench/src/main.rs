@@ -5,6 +5,7 @@
 
 mod attack;
 mod failures;
+mod grpc;
 mod memory;
 mod redis;
 mod server;
@@ -21,6 +22,8 @@ enum Bench {
     Attack(attack::Options),
     /// Measure how long callers wait when Redis fails, and how soon Redis decides again
     Failures(failures::Options),
+    /// Measure Envoy's rate limit service against envoyproxy/ratelimit, gubernator and throttlecrab
+    Grpc(grpc::Options),
     /// Measure the memory store against governor: rows A1 to A8
     Memory(memory::Options),
     /// Measure the Redis store against raw commands and other limiters: rows C1 to D4
@@ -35,6 +38,7 @@ fn main() -> anyhow::Result<()> {
     match Bench::parse() {
         Bench::Attack(options) => attack::run(&options),
         Bench::Failures(options) => failures::run(&options),
+        Bench::Grpc(options) => grpc::run(&options),
         Bench::Memory(options) => memory::run(&options),
         Bench::Redis(options) => redis::run(&options),
         Bench::Server(options) => server::run(&options),

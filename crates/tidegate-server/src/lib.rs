@@ -21,6 +21,7 @@ mod error;
 mod grpc;
 mod gubernator;
 mod http;
+pub mod import;
 mod inline;
 #[cfg(feature = "limitador")]
 mod limitador;

@@ -1,8 +1,9 @@
 //! The user guide: the pages of the repository's `docs` folder.
 //!
-//! Start with [`policies`], [`choosing_an_algorithm`] and [`recipes`]. [`middleware`] is for Rust services,
-//! [`server`] and [`configuration`] for programs in other languages. [`redis`] and [`failure_modes`]
-//! are for limits shared by several processes.
+//! Start with [`policies`], [`choosing_an_algorithm`] and [`recipes`]. [`middleware`] is for Rust
+//! services, [`server`] and [`configuration`] for programs in other languages, [`envoy`] and
+//! [`gateways`] for gateways. [`redis`] and [`failure_modes`] are for limits shared by several
+//! processes. [`migrating`] compares other rate limiters.
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/policies.md")]
@@ -31,6 +32,18 @@ pub mod failure_modes {}
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/server.md")]
 pub mod server {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/envoy.md")]
+pub mod envoy {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/gateways.md")]
+pub mod gateways {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/migrating.md")]
+pub mod migrating {}
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/configuration.md")]

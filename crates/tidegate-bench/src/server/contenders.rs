@@ -11,14 +11,21 @@ use tidegate_testkit::redis::{free_port, wait_for};
 use super::load::{Client, Load};
 
 /// A server process.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
 }
 
 impl Server {
-    fn start(program: &Path, arguments: &[&str], port: u16) -> anyhow::Result<Self> {
+    /// Starts a program on the first core and waits until it listens.
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+        port: u16,
+    ) -> anyhow::Result<Self> {
         let mut command = Command::new("taskset");
         command.args(["-c", "0"]).arg(program).args(arguments);
+        command.envs(environment.iter().copied());
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -32,7 +39,7 @@ impl Server {
         Ok(server)
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 }
@@ -57,7 +64,7 @@ impl Contenders {
         let texts = [redis, crab_resp, crab_http, resp, http].map(|port| port.to_string());
         let [redis_text, crab_resp_text, crab_http_text, ..] = &texts;
         let redis_arguments = ["--port", redis_text, "--save", "", "--appendonly", "no"];
-        let redis_server = Server::start(Path::new("redis-server"), &redis_arguments, redis)?;
+        let redis_server = Server::start(Path::new("redis-server"), &redis_arguments, &[], redis)?;
         let crab_arguments = [
             "--redis",
             "--redis-host",
@@ -72,14 +79,14 @@ impl Contenders {
             "--log-level",
             "error",
         ];
-        let crab = Server::start(&throttlecrab()?, &crab_arguments, crab_http)?;
+        let crab = Server::start(&throttlecrab()?, &crab_arguments, &[], crab_http)?;
         let ours = std::env::var_os("TIDEGATE_BIN")
             .context("TIDEGATE_BIN is not set: run `cargo xtask bench server`")?;
         let (resp_text, http_text) = (format!("127.0.0.1:{resp}"), format!("127.0.0.1:{http}"));
         let arguments = [
             "serve", "--resp", &resp_text, "--http", &http_text, "--admin", "off",
         ];
-        let tidegate = Server::start(Path::new(&ours), &arguments, http)?;
+        let tidegate = Server::start(Path::new(&ours), &arguments, &[], http)?;
         Ok(Self {
             redis: (redis_server, redis),
             crab: (crab, crab_resp, crab_http),
@@ -166,7 +173,7 @@ impl Contenders {
 }
 
 /// Returns throttlecrab-server. The first call downloads and builds it into the target folder.
-fn throttlecrab() -> anyhow::Result<PathBuf> {
+pub(crate) fn throttlecrab() -> anyhow::Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers");
     let program = folder.join("bin/throttlecrab-server");
     if !program.exists() {

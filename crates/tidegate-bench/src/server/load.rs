@@ -5,14 +5,16 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 
+use crate::grpc::{GrpcLoad, grpc};
+
 /// One contender of a row.
-pub(super) struct Load {
-    pub(super) name: &'static str,
-    pub(super) pid: u32,
-    pub(super) client: Client,
+pub(crate) struct Load {
+    pub(crate) name: &'static str,
+    pub(crate) pid: u32,
+    pub(crate) client: Client,
 }
 
-pub(super) enum Client {
+pub(crate) enum Client {
     Resp {
         port: u16,
         words: Vec<&'static str>,
@@ -25,18 +27,21 @@ pub(super) enum Client {
         path: &'static str,
         body: &'static str,
     },
+    Grpc(GrpcLoad),
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Sample {
-    pub(super) rate: f64,
-    pub(super) p50_ms: f64,
-    pub(super) p99_ms: f64,
-    pub(super) cpu_us: f64,
+pub(crate) struct Sample {
+    pub(crate) rate: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    /// 0 if unknown.
+    pub(crate) p999_ms: f64,
+    pub(crate) cpu_us: f64,
 }
 
 impl Load {
-    pub(super) fn sample(&self) -> anyhow::Result<Sample> {
+    pub(crate) fn sample(&self) -> anyhow::Result<Sample> {
         let before = cpu_us(self.pid)?;
         let (requests, sample) = match &self.client {
             Client::Resp {
@@ -46,6 +51,7 @@ impl Load {
                 slowness,
             } => resp(*port, words, *pipeline, *slowness)?,
             Client::Http { port, path, body } => http(*port, path, body, 50)?,
+            Client::Grpc(load) => grpc(load)?,
         };
         let cpu_us = (cpu_us(self.pid)? - before) / requests;
         Ok(Sample { cpu_us, ..sample })
@@ -121,6 +127,7 @@ fn resp(port: u16, words: &[&str], pipeline: u32, slowness: u32) -> anyhow::Resu
             rate,
             p50_ms,
             p99_ms,
+            p999_ms: 0.0,
             cpu_us: 0.0,
         },
     ))
@@ -174,6 +181,7 @@ pub(super) fn http(
             rate: requests / us * 1e6,
             p50_ms: p50 / 1e3,
             p99_ms: p99 / 1e3,
+            p999_ms: 0.0,
             cpu_us: 0.0,
         },
     ))

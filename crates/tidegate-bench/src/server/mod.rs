@@ -9,7 +9,8 @@ mod load;
 
 use crate::spread::Spread;
 use contenders::Contenders;
-use load::Sample;
+pub(crate) use contenders::{Server, throttlecrab};
+pub(crate) use load::{Client, Load, Sample};
 
 /// The options of `bench server`.
 #[derive(clap::Args)]
@@ -24,7 +25,7 @@ pub(crate) struct Options {
 
 /// One comparison of a row: the figure, the contender it is compared with, and the bound of the
 /// ratio.
-struct Bar {
+pub(crate) struct Bar {
     figure: &'static str,
     of: fn(&Sample) -> f64,
     with: &'static str,
@@ -34,7 +35,7 @@ struct Bar {
     most: Option<f64>,
 }
 
-const fn at_least(
+pub(crate) const fn at_least(
     figure: &'static str,
     of: fn(&Sample) -> f64,
     with: &'static str,
@@ -50,7 +51,7 @@ const fn at_least(
     }
 }
 
-const fn at_most(
+pub(crate) const fn at_most(
     figure: &'static str,
     of: fn(&Sample) -> f64,
     with: &'static str,
@@ -66,15 +67,15 @@ const fn at_most(
     }
 }
 
-fn rate(sample: &Sample) -> f64 {
+pub(crate) fn rate(sample: &Sample) -> f64 {
     sample.rate
 }
 
-fn cpu(sample: &Sample) -> f64 {
+pub(crate) fn cpu(sample: &Sample) -> f64 {
     sample.cpu_us
 }
 
-fn p99(sample: &Sample) -> f64 {
+pub(crate) fn p99(sample: &Sample) -> f64 {
     sample.p99_ms
 }
 
@@ -136,7 +137,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     ];
     for (name, pipeline, bars) in rows {
         if name.contains(&*options.only) {
-            row(options, name, &contenders.of(pipeline), &bars)?;
+            row(options.rounds, name, &contenders.of(pipeline), &bars)?;
         }
     }
     if "hostile".contains(&*options.only) {
@@ -145,17 +146,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(
-    options: &Options,
+/// Measures a row: one sample per contender in each round. Prints the figures and the bars.
+pub(crate) fn row(
+    rounds: usize,
     name: &str,
-    contenders: &[load::Load],
+    contenders: &[Load],
     bars: &[Bar],
 ) -> anyhow::Result<()> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); contenders.len()];
     for contender in contenders {
         contender.sample()?;
     }
-    for _ in 0..options.rounds {
+    for _ in 0..rounds {
         for (contender, samples) in contenders.iter().zip(&mut samples) {
             samples.push(contender.sample()?);
         }
@@ -163,14 +165,19 @@ fn row(
     let figures =
         |index: usize, of: fn(&Sample) -> f64| samples[index].iter().map(of).collect::<Vec<f64>>();
     println!(
-        "| {name} | thousands/s | p50 ms | p99 ms | server CPU µs per request |\n|---|---:|---:|---:|---:|"
+        "| {name} | thousands/s | p50 ms | p99 ms | p99.9 ms | server CPU µs per request |\n|---|---:|---:|---:|---:|---:|"
     );
     for (index, contender) in contenders.iter().enumerate() {
         let spread = |of: fn(&Sample) -> f64| Spread::of(&figures(index, of));
         let [thousands, cpu] = [spread(|sample| sample.rate / 1e3), spread(cpu)];
         let [p50, p99] = [spread(|sample| sample.p50_ms).median, spread(p99).median];
+        let p999 = match spread(|sample| sample.p999_ms).median {
+            // The load generator does not tell.
+            0.0 => "–".to_owned(),
+            p999 => format!("{p999:.2}"),
+        };
         println!(
-            "| {} | {thousands} | {p50:.2} | {p99:.2} | {cpu} |",
+            "| {} | {thousands} | {p50:.2} | {p99:.2} | {p999} | {cpu} |",
             contender.name
         );
     }

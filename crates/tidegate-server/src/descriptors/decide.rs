@@ -290,6 +290,7 @@ impl<'a> Run<'a> {
             remaining: 0,
             reset_after: period.saturating_sub(into_window),
             retry_after: None,
+            degraded: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate::{AnyStore, CheckError, Cost, Decision, Limiter};
+use tidegate::{AnyStore, CheckError, Cost, Decision, Degraded, Limiter};
 use tidegate_core::LimiterRequest;
 
 use super::compile::MAX_COUNT;
@@ -29,6 +29,8 @@ pub(crate) struct Figures {
     pub(crate) reset_after: Duration,
     /// The wait until a denied request fits, or `None` if it never does.
     pub(crate) retry_after: Option<Duration>,
+    /// The reason if the failure policy decided.
+    pub(crate) degraded: Option<Degraded>,
 }
 
 impl Figures {
@@ -40,6 +42,7 @@ impl Figures {
             remaining: if is_over { 0 } else { decision.remaining() },
             reset_after: retry_after.unwrap_or_else(|| decision.reset_after()),
             retry_after,
+            degraded: decision.degraded(),
         }
     }
 }

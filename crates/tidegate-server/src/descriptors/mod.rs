@@ -35,5 +35,5 @@ pub use from_xds::xds_from_yaml;
 #[cfg(feature = "limitador")]
 pub(crate) use key::{DescriptorKey, encode_values};
 pub(crate) use rules::{Domains, Rule, RuleLimit};
-pub(crate) use source::{DomainSource, RuleError};
+pub(crate) use source::{DescriptorSource, DomainSource, LimitSource, RuleError};
 pub(crate) use stats::{HitCounters, stat_name};

@@ -51,6 +51,9 @@ pub(super) async fn answer(
     let decision = decide(limits, &request.domain, &bindings, kind, hits)
         .await
         .map_err(|error| undecided(caller.server, error))?;
+    for (_, figures) in &decision.limits {
+        caller.server.metrics.degraded_rule(figures.degraded);
+    }
     let mut decided = Decided {
         is_over: decision.is_over,
         decisions: request

@@ -8,7 +8,9 @@ use tonic::Status;
 
 use super::response;
 use crate::config::{DescriptorHits, DescriptorMode, EnvoyConfig, Scope};
-use crate::descriptors::{DecideError, DecideOptions, Hits, LimitRequest, MAX_DESCRIPTORS, decide};
+use crate::descriptors::{
+    DecideError, DecideOptions, Hits, LimitRequest, MAX_DESCRIPTORS, RuleDecision, decide,
+};
 use crate::http::route::authorize;
 #[cfg(feature = "limitador")]
 use crate::limitador::CheckKind;
@@ -103,6 +105,11 @@ pub(crate) async fn should_rate_limit(
     let decided = decide(rules, gate, &request.domain, &asked, options(envoy))
         .await
         .map_err(|error| undecided(caller.server, error))?;
+    for decision in &decided.decisions {
+        if let RuleDecision::Limited { figures, .. } = decision {
+            caller.server.metrics.degraded_rule(figures.degraded);
+        }
+    }
     Ok(response::render(envoy, &request, decided))
 }
 

@@ -110,7 +110,7 @@ fn is_reset(request: &RateLimitReq) -> bool {
 
 async fn answer(caller: Caller<'_>, request: &RateLimitReq) -> RateLimitResp {
     let answered = match RequestLimit::of(caller.active, request) {
-        Ok(limit) => decide(&limit, request).await,
+        Ok(limit) => decide(caller, &limit, request).await,
         Err(error) => Err(error),
     };
     answered.unwrap_or_else(|error| RateLimitResp {
@@ -119,7 +119,11 @@ async fn answer(caller: Caller<'_>, request: &RateLimitReq) -> RateLimitResp {
     })
 }
 
-async fn decide(limit: &RequestLimit<'_>, request: &RateLimitReq) -> Result<RateLimitResp, String> {
+async fn decide(
+    caller: Caller<'_>,
+    limit: &RequestLimit<'_>,
+    request: &RateLimitReq,
+) -> Result<RateLimitResp, String> {
     let Some(limiter) = &limit.limiter else {
         // A limit of 0 denies every hit.
         let mut response = limit.response(request.hits > 0, 0, limit.period);
@@ -144,6 +148,7 @@ async fn decide(limit: &RequestLimit<'_>, request: &RateLimitReq) -> Result<Rate
     } else {
         limiter.check(key()).cost(cost).await.map_err(failed)?
     };
+    caller.server.metrics.degraded_rule(decision.degraded());
     if decision.is_denied() && !decision.has_figures() {
         return Err("the store is unavailable".to_owned());
     }

@@ -87,6 +87,9 @@ impl LimitadorOperation {
         let limits = limits.ok_or_else(|| Problem::not_found("no limits are configured"))?;
         let _permit = caller.permit().await;
         let decision = request.decide(&limits, kind).await?;
+        for (_, figures) in &decision.limits {
+            caller.server.metrics.degraded_rule(figures.degraded);
+        }
         let mut response = Response::default();
         if decision.is_over {
             *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;

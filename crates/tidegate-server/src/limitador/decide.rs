@@ -168,6 +168,7 @@ fn blocked(period: Duration) -> Figures {
         remaining: 0,
         reset_after: period,
         retry_after: None,
+        degraded: None,
     }
 }
 

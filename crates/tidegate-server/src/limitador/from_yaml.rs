@@ -15,15 +15,15 @@ const KEYS: [&str; 7] = [
 
 /// A limit as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LimitadorSource {
-    pub(super) at: Position,
-    pub(super) id: Option<String>,
-    pub(super) name: Option<String>,
-    pub(super) namespace: String,
-    pub(super) max_value: u64,
-    pub(super) seconds: u64,
-    pub(super) conditions: Vec<String>,
-    pub(super) variables: Vec<String>,
+pub(crate) struct LimitadorSource {
+    pub(crate) at: Position,
+    pub(crate) id: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) namespace: String,
+    pub(crate) max_value: u64,
+    pub(crate) seconds: u64,
+    pub(crate) conditions: Vec<String>,
+    pub(crate) variables: Vec<String>,
 }
 
 /// Reads a file.

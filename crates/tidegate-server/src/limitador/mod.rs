@@ -13,6 +13,21 @@ pub(crate) use decide::{CheckKind, LimitadorDecision, decide, rate_limit};
 pub(crate) use expression::Bindings;
 pub(crate) use limits::{Limitador, LimitadorLimit};
 
+pub(crate) use from_yaml::LimitadorSource;
+
+/// Reads a file. Returns its name and its limits.
+///
+/// # Errors
+///
+/// Returns the first error, with its position.
+pub(crate) fn read_limits(
+    path: &std::path::Path,
+) -> Result<(String, Vec<LimitadorSource>), crate::descriptors::RuleError> {
+    let (name, text) = crate::descriptors::read_rule_file(path)?;
+    let sources = from_yaml::read(&name, &text)?;
+    Ok((name, sources))
+}
+
 /// Reads and compiles a file.
 ///
 /// # Errors

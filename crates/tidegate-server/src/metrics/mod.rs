@@ -46,6 +46,8 @@ pub(crate) struct Metrics {
     protocols: [ProtocolCounters; PROTOCOLS.len()],
     /// Decisions under limits from requests: by outcome, then degraded ones by reason.
     inline: StripedCounters<{ OUTCOMES.len() + Degraded::ALL.len() }>,
+    /// Degraded decisions of rules for descriptors, and of other services, by reason.
+    degraded_rules: StripedCounters<{ Degraded::ALL.len() }>,
     refused_connections: AtomicU64,
     failed_handshakes: AtomicU64,
     failed_accepts: AtomicU64,
@@ -141,6 +143,13 @@ impl Metrics {
                 self.last_snapshot.store(at, Ordering::Relaxed);
             }
             None => add_one(&self.failed_snapshots),
+        }
+    }
+
+    /// Counts a decision of a rule that the failure policy made.
+    pub(crate) fn degraded_rule(&self, reason: Option<Degraded>) {
+        if let Some(reason) = reason {
+            self.degraded_rules.add(reason as usize, 1);
         }
     }
 

@@ -174,7 +174,7 @@ fn health_ends_when_the_server_drains() {
     assert_eq!(next(), ServingStatus::Serving);
     server.begin_end();
     assert_eq!(next(), ServingStatus::NotServing);
-    // Requests are still answered meanwhile.
+    // Requests are still answered.
     let mut service = RateLimitServiceClient::new(client.channel.clone());
     client.run(service.should_rate_limit(simple())).unwrap();
     assert_eq!(server.client().get("/healthcheck").unwrap().status, 500);
@@ -190,7 +190,7 @@ fn a_unix_socket() {
     let mut client = GrpcClient::connect_to(&format!("unix://{}", path.display()));
     let answer = client.should_rate_limit(simple()).unwrap();
     assert_eq!(answer.overall_code(), Code::Ok);
-    drop(server);
+    drop((client, server));
     assert!(!path.exists(), "the socket is removed at the end");
 }
 
@@ -396,6 +396,15 @@ fn outages_follow_the_failure_policy() {
                 .map(|answer| answer.overall_code())
                 .map_err(|status| status.code());
             assert_eq!(answer, expected, "{failure}");
+        }
+        // Every decision of the failure policy is counted.
+        if expected.is_ok() {
+            let metrics = server.admin().get("/metrics").unwrap().body;
+            let lines = metrics.lines();
+            let counts =
+                lines.filter_map(|line| line.strip_prefix("tidegate_rule_degraded_total{"));
+            let count = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+            assert_eq!(counts.map(count).sum::<u64>(), 5, "{failure}: {metrics}");
         }
     }
 }

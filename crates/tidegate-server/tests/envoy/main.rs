@@ -6,9 +6,11 @@ mod ads;
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod deploy;
 mod gateways;
 mod gubernator;
 mod limitador;
 mod listener;
+mod proto;
 mod real_envoy;
 mod xds;
