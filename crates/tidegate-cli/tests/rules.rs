@@ -136,3 +136,34 @@ fn a_mounted_config_map() {
         swap(&mount.join("..data"), &format!("..v{limit}"));
     });
 }
+
+#[test]
+fn the_environment_of_ratelimit_is_enough() {
+    let folder = Folder::new();
+    write(&folder.path().join("ratelimit/config"), 5);
+    let mut command = common::tidegate();
+    command
+        .arg("serve")
+        .env("RUNTIME_ROOT", folder.path())
+        .env("RUNTIME_SUBDIRECTORY", "ratelimit")
+        .env("GRPC_HOST", "127.0.0.1")
+        .env("GRPC_PORT", "0")
+        .env("USE_STATSD", "true")
+        .env("USE_PROMETHEUS", "true")
+        .env("PROMETHEUS_ADDR", "127.0.0.1:0")
+        .env("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
+        .env("LOG_LEVEL", "warning");
+    let server = ServerProcess::start_command(&mut command, &[]);
+    for _ in 0..7 {
+        server.post("/json", BOTH);
+    }
+    let metrics = |name: &str| {
+        let labels = format!("{name}{{domain=\"one\",key1=\"a\"}}");
+        server.metric(&format!("ratelimit_service_rate_limit_{labels}"))
+    };
+    assert_eq!(metrics("total_hits"), 7);
+    assert_eq!(metrics("over_limit"), 2);
+    assert_eq!(metrics("near_limit"), 1);
+    assert_eq!(metrics("within_limit"), 5);
+    assert_eq!(server.metric("ratelimit_service_config_load_error"), 0);
+}

@@ -62,7 +62,7 @@ pub(crate) struct DecideOptions {
 pub(crate) struct Decided {
     pub(crate) is_over: bool,
     /// In the order of the descriptors.
-    pub(crate) decisions: SmallVec<[RuleDecision; 4]>,
+    pub(crate) decisions: SmallVec<[RuleDecision; 2]>,
 }
 
 /// The decision of one descriptor.
@@ -123,9 +123,9 @@ struct Run<'a> {
     requests: &'a [LimitRequest<'a>],
     targets: &'a [Target<'a>],
     store: &'a AnyStore,
-    hits: SmallVec<[Hits; 4]>,
-    roles: SmallVec<[Role; 4]>,
-    figures: SmallVec<[Option<Figures>; 4]>,
+    hits: SmallVec<[Hits; 2]>,
+    roles: SmallVec<[Role; 2]>,
+    figures: SmallVec<[Option<Figures>; 2]>,
     options: DecideOptions,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Run<'a> {
             Hits::Check(hits) if options.is_independent => Hits::Charge(hits),
             hits => hits,
         });
-        let hits: SmallVec<[Hits; 4]> = hits.collect();
+        let hits: SmallVec<[Hits; 2]> = hits.collect();
         let role = |(target, hits): (&Target<'_>, &Hits)| match target {
             Target::None | Target::Unlimited(_) => Role::Free,
             Target::Limited(LimitedTarget { rule, .. }) => {
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
         if !self.roles.iter().any(is_alone) {
             return Ok(());
         }
-        let places: SmallVec<[usize; 4]> = (0..self.roles.len())
+        let places: SmallVec<[usize; 2]> = (0..self.roles.len())
             .filter(|place| is_alone(&self.roles[*place]))
             .collect();
         if self.store.is_remote() {
@@ -220,7 +220,7 @@ impl<'a> Run<'a> {
     /// already, nothing is taken.
     async fn decide_together(&mut self) -> Result<(), DecideError> {
         let mut is_denied = self.is_over();
-        let mut requests: SmallVec<[(usize, LimiterRequest<'_, AnyStore>); 4]> = SmallVec::new();
+        let mut requests: SmallVec<[(usize, LimiterRequest<'_, AnyStore>); 2]> = SmallVec::new();
         for (place, target) in self.targets.iter().enumerate() {
             let Target::Limited(LimitedTarget { counter, .. }) = target else {
                 continue;
@@ -249,7 +249,7 @@ impl<'a> Run<'a> {
                 self.figures[place] = Some(would_be(&request).await?);
             }
         } else {
-            let (places, requests): (SmallVec<[usize; 4]>, SmallVec<[_; 4]>) =
+            let (places, requests): (SmallVec<[usize; 2]>, SmallVec<[_; 2]>) =
                 requests.into_iter().unzip();
             let decided = check_together(&requests).await?;
             for (place, figures) in places.into_iter().zip(decided) {

@@ -38,7 +38,7 @@ pub(super) enum Counter<'a> {
     Limited(Cow<'a, Limiter<AnyStore>>, DescriptorKey),
 }
 
-pub(super) type Targets<'a> = SmallVec<[Target<'a>; 4]>;
+pub(super) type Targets<'a> = SmallVec<[Target<'a>; 2]>;
 
 /// Finds the targets of all descriptors.
 pub(super) fn find<'a>(

@@ -11,6 +11,7 @@ mod rate_limit;
 mod response;
 mod route;
 mod unary;
+mod yielding;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -21,10 +22,12 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
+use tidegate_core::Store;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::rate_limit::{Caller, should_rate_limit};
 pub(crate) use self::route::{GrpcBody, Services};
+use self::yielding::YieldingConnection;
 use crate::http::{GracefulShutdown, HttpConnection, MAX_HEAD, MAX_RESETS};
 use crate::net::{
     Connections, PanicCounter, ProtocolHandler, Stream, TimedConnection, TimeoutSettings, Timeouts,
@@ -99,22 +102,25 @@ impl ProtocolHandler for Grpc {
         let mut builder = hyper::server::conn::http2::Builder::new(executor);
         builder
             .timer(TokioTimer::new())
+            .auto_date_header(false)
             .max_concurrent_streams(active.config.bounds.max_streams)
             .max_local_error_reset_streams(MAX_RESETS)
             .max_pending_accept_reset_streams(MAX_RESETS)
             .max_header_list_size(MAX_HEAD as u32)
             .keep_alive_interval(Some(active.config.grpc.idle_timeout.0 / 2))
             .keep_alive_timeout(Duration::from_secs(10));
+        let is_remote = active.gate.store().is_remote();
         drop(active);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        TimedConnection::new(
-            HttpConnection {
-                connection: Box::pin(connection),
-            },
-            timeouts,
-            ending.cancelled_owned(),
-        )
-        .await;
+        let connection = HttpConnection {
+            connection: Box::pin(builder.serve_connection(TokioIo::new(stream), service)),
+        };
+        let ending = ending.cancelled_owned();
+        if is_remote {
+            let connection = YieldingConnection::new(connection);
+            TimedConnection::new(connection, timeouts, ending).await;
+        } else {
+            TimedConnection::new(connection, timeouts, ending).await;
+        }
     }
 }
 

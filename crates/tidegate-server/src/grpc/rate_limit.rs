@@ -79,13 +79,13 @@ pub(crate) async fn should_rate_limit(
     check_request(&request)?;
     #[cfg(feature = "limitador")]
     if let Some(limits) = super::limitador::limits_of(caller.server, &request.domain) {
-        return super::limitador::answer(caller, &limits, &request, CheckKind::CheckAndReport)
-            .await;
+        let kind = CheckKind::CheckAndReport;
+        return Box::pin(super::limitador::answer(caller, &limits, &request, kind)).await;
     }
     let rules = caller.server.rules();
     let rules = rules.as_ref().ok_or_else(no_rules)?;
     let envoy = &caller.active.config.envoy;
-    let asked: SmallVec<[LimitRequest<'_>; 4]> = request
+    let asked: SmallVec<[LimitRequest<'_>; 2]> = request
         .descriptors
         .iter()
         .map(|descriptor| LimitRequest {

@@ -216,7 +216,8 @@ async fn unary(
     respond(server, encoded, room, timeouts)
 }
 
-/// Decodes the message of a method, runs it and encodes its response.
+/// Decodes the message of a method, runs it and encodes its response. The rare ones are boxed, so
+/// that the future of the common one stays small.
 async fn run(method: UnaryMethod, caller: Caller<'_>, message: &[u8]) -> Result<Bytes, Status> {
     let decoded = unary::decode;
     Ok(match method {
@@ -226,16 +227,16 @@ async fn run(method: UnaryMethod, caller: Caller<'_>, message: &[u8]) -> Result<
         #[cfg(feature = "limitador")]
         UnaryMethod::CheckRateLimit => {
             let answer = kuadrant(caller, decoded(message)?, CheckKind::Check);
-            unary::encode(&answer.await?)
+            unary::encode(&Box::pin(answer).await?)
         }
         #[cfg(feature = "limitador")]
         UnaryMethod::Report => {
             let answer = kuadrant(caller, decoded(message)?, CheckKind::Report);
-            unary::encode(&answer.await?)
+            unary::encode(&Box::pin(answer).await?)
         }
         UnaryMethod::GetRateLimits => {
             let answer = gubernator::get_rate_limits(caller, unary::decode(message)?);
-            unary::encode(&answer.await?)
+            unary::encode(&Box::pin(answer).await?)
         }
         UnaryMethod::HealthCheck => unary::encode(&gubernator::health(caller.server)),
         UnaryMethod::LiveCheck => unary::encode(&LiveCheckResp {}),

@@ -11,6 +11,7 @@ mod gateways;
 mod gubernator;
 mod limitador;
 mod listener;
+mod metrics;
 mod proto;
 mod real_envoy;
 mod xds;
