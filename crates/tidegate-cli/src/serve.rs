@@ -191,8 +191,19 @@ fn run_server(options: &ServeOptions, is_json: &mut bool) -> anyhow::Result<()> 
 
 /// Returns environment variables that look like settings except for an underscore.
 fn misspelled(source: &ConfigSource, config: &Config) -> Vec<(String, String)> {
-    const SECTIONS: [&str; 9] = [
-        "STORE", "HTTP", "RESP", "GRPC", "ENVOY", "ADMIN", "BOUNDS", "LOG", "POLICIES",
+    const SECTIONS: [&str; 12] = [
+        "STORE",
+        "HTTP",
+        "RESP",
+        "GRPC",
+        "ENVOY",
+        "LIMITADOR",
+        "GUBERNATOR",
+        "FORWARD_AUTH",
+        "ADMIN",
+        "BOUNDS",
+        "LOG",
+        "POLICIES",
     ];
     let is_token = |name: &str| {
         config

@@ -55,7 +55,7 @@ impl Grpc {
         timeouts: &Arc<Timeouts>,
     ) -> http::Response<GrpcBody> {
         timeouts.begin_http2();
-        let response = Box::pin(route::answer(self, request, timeouts)).await;
+        let response = route::answer(self, request, timeouts).await;
         timeouts.end();
         response
     }
@@ -94,7 +94,8 @@ impl ProtocolHandler for Grpc {
             let (grpc, timeouts) = (self.clone(), Arc::clone(&timeouts));
             service_fn(move |request| {
                 let (grpc, timeouts) = (grpc.clone(), Arc::clone(&timeouts));
-                async move { Ok::<_, Infallible>(grpc.answer(request, &timeouts).await) }
+                // Boxed here, where it is smallest: hyper moves the future several times.
+                Box::pin(async move { Ok::<_, Infallible>(grpc.answer(request, &timeouts).await) })
             })
         };
         let active = self.server.active();

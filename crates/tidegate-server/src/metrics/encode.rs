@@ -259,27 +259,31 @@ fn encode_inline(encoder: &mut DescriptorEncoder<'_>, metrics: &Metrics) -> fmt:
             metrics.inline.sum(index),
         )?;
     }
-    let inline = |reason: usize| metrics.inline.sum(OUTCOMES.len() + reason);
-    let rules = |reason: usize| metrics.degraded_rules.sum(reason);
-    let counts: [(&str, &str, &dyn Fn(usize) -> u64); 2] = [
-        (
-            "tidegate_inline_degraded",
-            "Degraded decisions with inline limits by reason",
-            &inline,
-        ),
-        (
-            "tidegate_rule_degraded",
-            "Degraded decisions of rules for descriptors by reason",
-            &rules,
-        ),
-    ];
-    for (name, help, count) in counts {
-        let mut degraded = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for reason in Degraded::ALL {
-            let labels = [("reason", reason.name())];
-            let count = count(reason as usize);
-            encode_count(&mut degraded.encode_family(&labels)?, count)?;
-        }
+    let name = "tidegate_inline_degraded";
+    let help = "Degraded decisions with inline limits by reason";
+    encode_degraded(encoder, name, help, |reason| {
+        metrics.inline.sum(OUTCOMES.len() + reason)
+    })?;
+    let name = "tidegate_rule_degraded";
+    let help = "Degraded decisions of rules for descriptors by reason";
+    encode_degraded(encoder, name, help, |reason| {
+        metrics.degraded_rules.sum(reason)
+    })
+}
+
+fn encode_degraded(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    count: impl Fn(usize) -> u64,
+) -> fmt::Result {
+    let mut degraded = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for reason in Degraded::ALL {
+        let labels = [("reason", reason.name())];
+        encode_count(
+            &mut degraded.encode_family(&labels)?,
+            count(reason as usize),
+        )?;
     }
     Ok(())
 }

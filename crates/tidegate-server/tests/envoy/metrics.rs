@@ -55,17 +55,38 @@ fn names_show_the_values_that_rules_ask_for() {
     assert_eq!(answer["dynamicMetadata"]["metadata"]["kept"], true);
     hit(&server, &[("path", "/a/b")]);
     for (name, expected) in [
-        ("tidegate_rule_hits_total{domain=\"m\",rule=\"plain\",outcome=\"allowed\"}", 3),
-        ("tidegate_rule_hits_total{domain=\"m\",rule=\"plain\",outcome=\"denied\"}", 1),
-        ("tidegate_rule_hits_total{domain=\"m\",rule=\"shadow\",outcome=\"shadow_denied\"}", 3),
-        ("tidegate_rule_hits_total{domain=\"m\",rule=\"shadow\",outcome=\"denied\"}", 0),
-        ("ratelimit_service_rate_limit_shadow_mode{domain=\"m\",key1=\"shadow\"}", 3),
+        (
+            "tidegate_rule_hits_total{domain=\"m\",rule=\"plain\",outcome=\"allowed\"}",
+            3,
+        ),
+        (
+            "tidegate_rule_hits_total{domain=\"m\",rule=\"plain\",outcome=\"denied\"}",
+            1,
+        ),
+        (
+            "tidegate_rule_hits_total{domain=\"m\",rule=\"shadow\",outcome=\"shadow_denied\"}",
+            3,
+        ),
+        (
+            "tidegate_rule_hits_total{domain=\"m\",rule=\"shadow\",outcome=\"denied\"}",
+            0,
+        ),
+        (
+            "ratelimit_service_rate_limit_shadow_mode{domain=\"m\",key1=\"shadow\"}",
+            3,
+        ),
         (
             "ratelimit_service_rate_limit_total_hits{domain=\"m\",key1=\"shown_10_0_0_1\",key2=\"route\"}",
             1,
         ),
-        ("ratelimit_service_rate_limit_total_hits{domain=\"m\",key1=\"detailed_v_1\"}", 1),
-        ("ratelimit_service_rate_limit_total_hits{domain=\"m\",key1=\"path_/a/*\"}", 1),
+        (
+            "ratelimit_service_rate_limit_total_hits{domain=\"m\",key1=\"detailed_v_1\"}",
+            1,
+        ),
+        (
+            "ratelimit_service_rate_limit_total_hits{domain=\"m\",key1=\"path_/a/*\"}",
+            1,
+        ),
     ] {
         assert_eq!(server.metric(name), expected, "{name}");
     }
