@@ -77,9 +77,9 @@ fn rules_of_ratelimit_become_policies() {
         assert!(toml.contains(expected), "{expected}\n---\n{toml}");
     }
     for expected in [
-        "note: rules.yaml:13:3: quota_mode",
-        "rules.yaml:24:3: replaces",
-        "rules.yaml:24:3: share_threshold",
+        "note: rules.yaml:14:3: quota_mode",
+        "rules.yaml:26:3: replaces",
+        "rules.yaml:26:3: share_threshold",
         "a wildcard",
         "5 policies, 4 notes",
     ] {

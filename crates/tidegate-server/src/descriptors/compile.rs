@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{AnyStore, Gate, Name, Policy};
+use tidegate::{AnyStore, Gate, Limiter, Name, Policy};
 
 use super::pattern::Pattern;
 use super::rules::{Domain, Domains, KeyRules, Rule, RuleLimit, RuleNode};
-use super::source::{DescriptorSource, DomainSource, LimitSource, RuleError};
+use super::source::{DescriptorSource, DomainSource, LimitExtensions, LimitSource, RuleError};
 use super::stats::{RuleStats, ShownValues, StatPath, stat_name};
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 
 /// The largest number of requests per unit, and of debt.
 pub(crate) const MAX_COUNT: u32 = 1_000_000_000;
+
+/// The limit of the counter of a rule that denies every hit. Any usage is over the rule's limit, 0.
+pub(crate) const BLOCKED: u32 = 1;
 
 /// Compiles all domains. Rules that exist already keep their statistics.
 ///
@@ -243,12 +246,26 @@ impl Compiler<'_> {
         };
         if shown.requests_per_unit == 0 {
             let period = unit_period(unit).saturating_mul(multiplier.max(1));
-            return Ok((RuleLimit::Blocked(period), shown));
+            let limit = LimitSource {
+                extensions: LimitExtensions::default(),
+                ..limit.clone()
+            };
+            let limiter = self.limiter(&limit, BLOCKED, multiplier)?;
+            return Ok((RuleLimit::Blocked(limiter, period), shown));
         }
-        let policy = policy(limit, shown.requests_per_unit, multiplier)
-            .map_err(|message| self.error(message, limit.at))?;
-        let limiter = self.gate.service_limiter(&self.namespace, policy);
+        let limiter = self.limiter(limit, shown.requests_per_unit, multiplier)?;
         Ok((RuleLimit::Limited(limiter), shown))
+    }
+
+    fn limiter(
+        &self,
+        limit: &LimitSource,
+        requests: u32,
+        multiplier: u32,
+    ) -> Result<Limiter<AnyStore>, RuleError> {
+        let policy =
+            policy(limit, requests, multiplier).map_err(|message| self.error(message, limit.at))?;
+        Ok(self.gate.service_limiter(&self.namespace, policy))
     }
 }
 

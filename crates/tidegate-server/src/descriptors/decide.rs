@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate::{AnyStore, Cost, Decision, Gate, Key};
+use tidegate::{AnyStore, Cost, Decision, Gate, Key, Limiter};
 use tidegate_core::{LimiterRequest, Store};
 
 use super::figures::{
@@ -149,7 +149,9 @@ impl<'a> Run<'a> {
                     Role::Shadow
                 } else if options.has_quota_mode || rule.is_some_and(|rule| rule.is_quota) {
                     Role::Quota
-                } else if matches!(hits, Hits::Charge(_) | Hits::Refund(_)) {
+                } else if options.is_independent
+                    || matches!(hits, Hits::Charge(_) | Hits::Refund(_))
+                {
                     Role::EnforcedAlone
                 } else {
                     Role::Enforced
@@ -200,7 +202,10 @@ impl<'a> Run<'a> {
         };
         let hits = self.hits[place];
         let (limiter, key) = match counter {
-            Counter::Blocked(period) => return Ok(self.blocked(*period, hits)),
+            Counter::Blocked(limiter, key, period) => {
+                let is_over = is_blocked(limiter, key, hits).await?;
+                return Ok(self.blocked(*period, is_over));
+            }
             Counter::Limited(limiter, key) => (limiter, &key[..]),
         };
         let decision = match hits {
@@ -229,10 +234,10 @@ impl<'a> Run<'a> {
                 continue;
             }
             match counter {
-                Counter::Blocked(period) => {
-                    let figures = self.blocked(*period, self.hits[place]);
-                    is_denied |= figures.is_over;
-                    self.figures[place] = Some(figures);
+                Counter::Blocked(limiter, key, period) => {
+                    let is_over = is_blocked(limiter, key, self.hits[place]).await?;
+                    is_denied |= is_over;
+                    self.figures[place] = Some(self.blocked(*period, is_over));
                 }
                 Counter::Limited(limiter, key) => {
                     let key = Key::new(key).map_err(|error| failed(error.into()))?;
@@ -281,12 +286,12 @@ impl<'a> Run<'a> {
     }
 
     /// Returns the figures of a rule that denies everything.
-    fn blocked(&self, period: Duration, hits: Hits) -> Figures {
+    fn blocked(&self, period: Duration, is_over: bool) -> Figures {
         let now = Duration::from_nanos(self.store.now().as_nanos());
         let into_window = now.as_nanos() % period.as_nanos().max(1);
         let into_window = Duration::from_nanos(u64::try_from(into_window).unwrap_or(0));
         Figures {
-            is_over: matches!(hits, Hits::Check(1..) | Hits::Charge(1..)),
+            is_over,
             remaining: 0,
             reset_after: period.saturating_sub(into_window),
             retry_after: None,
@@ -360,4 +365,23 @@ impl<'a> Run<'a> {
         let path = || self.domain.stat_path(entries, rule.stats.values());
         rule.stats.count(counted, self.options.near_limit, path);
     }
+}
+
+/// Returns `true` if hits are over a limit of 0: hits always are, a look only if hits were counted.
+async fn is_blocked(
+    limiter: &Limiter<AnyStore>,
+    key: &[u8],
+    hits: Hits,
+) -> Result<bool, DecideError> {
+    let decision = match hits {
+        Hits::Check(1..) => return Ok(true),
+        Hits::Charge(hits) => {
+            let charged = limiter.charge(key, cost(hits)).await;
+            return charged.map(|_| true).map_err(failed);
+        }
+        Hits::Refund(hits) => refund(limiter, key, cost(hits)).await,
+        Hits::Look | Hits::Check(0) => limiter.check(key).cost(Cost::ZERO).await,
+    };
+    let decision = available(decision.map_err(failed)?)?;
+    Ok(decision.is_denied() || decision.remaining() == 0)
 }

@@ -78,8 +78,9 @@ pub(crate) struct Rule {
 pub(crate) enum RuleLimit {
     /// Allows everything and counts nothing.
     Unlimited,
-    /// Denies everything: 0 requests per unit, of this length.
-    Blocked(Duration),
+    /// Denies every hit: 0 requests per unit, of this length. Charges are counted all the same, so
+    /// that later looks are over the limit.
+    Blocked(Limiter<AnyStore>, Duration),
     Limited(Limiter<AnyStore>),
 }
 

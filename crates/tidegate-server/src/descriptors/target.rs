@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate::{AnyStore, Gate, Limiter};
 
-use super::compile::{MAX_COUNT, override_policy, unit_period};
+use super::compile::{BLOCKED, MAX_COUNT, override_policy, unit_period};
 use super::decide::LimitRequest;
 use super::figures::DecideError;
 use super::key::{DescriptorKey, encode};
@@ -33,8 +33,8 @@ pub(super) struct LimitedTarget<'a> {
 }
 
 pub(super) enum Counter<'a> {
-    /// 0 requests per unit. Windows of this period show when to ask again.
-    Blocked(Duration),
+    /// 0 requests per unit, of this length.
+    Blocked(Cow<'a, Limiter<AnyStore>>, DescriptorKey, Duration),
     Limited(Cow<'a, Limiter<AnyStore>>, DescriptorKey),
 }
 
@@ -63,7 +63,10 @@ fn matched<'a>(domain: &'a Domain, request: &LimitRequest<'a>) -> Target<'a> {
     };
     let counter = match &rule.limit {
         RuleLimit::Unlimited => return Target::Unlimited(rule),
-        RuleLimit::Blocked(period) => Counter::Blocked(*period),
+        RuleLimit::Blocked(limiter, period) => {
+            let key = encode(request.entries, &shared);
+            Counter::Blocked(Cow::Borrowed(limiter), key, *period)
+        }
         RuleLimit::Limited(limiter) => {
             Counter::Limited(Cow::Borrowed(limiter), encode(request.entries, &shared))
         }
@@ -100,15 +103,22 @@ fn overridden<'a>(
         unit: if multiplier == 1 { unit } else { Unit::Unknown }.into(),
         name: String::new(),
     };
-    let counter = if shown.requests_per_unit == 0 {
-        Counter::Blocked(unit_period(unit).saturating_mul(multiplier.max(1)))
-    } else {
-        let limiter = domain.override_limiter((shown.requests_per_unit, unit, multiplier), || {
-            let policy = override_policy(shown.requests_per_unit, unit, multiplier)?;
-            Ok(gate.service_limiter(&domain.namespace, policy))
-        });
-        let limiter = limiter.map_err(DecideError::Invalid)?;
-        Counter::Limited(Cow::Owned(limiter), encode(request.entries, &[]))
+    let requests = match shown.requests_per_unit {
+        0 => BLOCKED,
+        requests => requests,
+    };
+    let limiter = domain.override_limiter((requests, unit, multiplier), || {
+        let policy = override_policy(requests, unit, multiplier)?;
+        Ok(gate.service_limiter(&domain.namespace, policy))
+    });
+    let limiter = Cow::Owned(limiter.map_err(DecideError::Invalid)?);
+    let key = encode(request.entries, &[]);
+    let counter = match shown.requests_per_unit {
+        0 => {
+            let period = unit_period(unit).saturating_mul(multiplier.max(1));
+            Counter::Blocked(limiter, key, period)
+        }
+        _ => Counter::Limited(limiter, key),
     };
     Ok(Target::Limited(LimitedTarget {
         counter,

@@ -133,9 +133,9 @@ async fn decide(
     let key = || limit.key.borrowed();
     let failed = |error: tidegate::CheckError| error.to_string();
     if is_reset(request) {
-        limiter.reset(key()).await.map_err(failed)?;
-        if limit.kind == LimitKind::Window {
-            // Its hits are ignored.
+        let was_used = limiter.reset(key()).await.map_err(failed)?;
+        if limit.kind == LimitKind::Window && was_used {
+            // Its hits are ignored. A new window takes them.
             let mut response = limit.response(false, limit.capacity, Duration::ZERO);
             response.reset_time = 0;
             return Ok(response);
@@ -157,7 +157,10 @@ async fn decide(
     let is_new = decision.remaining() >= limit.capacity;
     let drains = match limit.kind {
         LimitKind::Window => !is_new && has(request, Behavior::DrainOverLimit),
-        LimitKind::Bucket => is_new || has(request, Behavior::DrainOverLimit),
+        LimitKind::Bucket => {
+            let is_fresh = is_new && !is_reset(request);
+            is_fresh || has(request, Behavior::DrainOverLimit)
+        }
     };
     if is_over && drains {
         let usage = limiter.charge(key(), cost).await.map_err(failed)?;

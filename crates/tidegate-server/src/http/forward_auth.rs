@@ -85,10 +85,7 @@ impl<'a> Query<'a> {
             None | Some("429") => Ok(StatusCode::TOO_MANY_REQUESTS),
             Some("403") => Ok(StatusCode::FORBIDDEN),
             Some("401") => Ok(StatusCode::UNAUTHORIZED),
-            Some("503") => Ok(StatusCode::SERVICE_UNAVAILABLE),
-            Some(_) => Err(Problem::bad(
-                "`deny` is invalid: expected 429, 403, 401 or 503",
-            )),
+            Some(_) => Err(Problem::bad("`deny` is invalid: expected 429, 403 or 401")),
         }
     }
 }

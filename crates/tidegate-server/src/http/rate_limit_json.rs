@@ -277,7 +277,7 @@ fn rule_line(rule: &Rule) -> String {
             let _ = write!(line, ", policy: {}", limiter.policy());
         }
         RuleLimit::Unlimited => line.push_str(", unlimited: true"),
-        RuleLimit::Blocked(_) => {}
+        RuleLimit::Blocked(..) => {}
     }
     line
 }

@@ -89,6 +89,9 @@ fn windows(client: &Client) {
     let reset = client.one(with(Behavior::ResetRemaining, request("a", 5, 10)));
     assert_eq!((reset.remaining, reset.reset_time), (10, 0));
     assert_eq!(client.check(request("a", 0, 10)), (false, 10));
+    // A reset of a new key takes its hits.
+    let reset = with(Behavior::ResetRemaining, request("fresh", 2, 10));
+    assert_eq!(client.check(reset), (false, 8));
     // Too large for a new key: nothing is taken, also with DRAIN.
     let drain = with(Behavior::DrainOverLimit, request("new", 11, 10));
     assert_eq!(client.check(drain), (true, 10));
@@ -109,7 +112,10 @@ fn buckets(client: &Client) {
     assert_eq!(client.check(reset), (false, 6));
     let drain = with(Behavior::DrainOverLimit, leaky("b", 7, 10));
     assert_eq!(client.check(drain), (true, 0));
+    // Too large for a new key: it is drained. Not so after a reset.
     assert_eq!(client.check(leaky("b2", 11, 10)), (true, 0));
+    let reset = with(Behavior::ResetRemaining, leaky("b2", 11, 10));
+    assert_eq!(client.check(reset), (true, 10));
     let burst = RateLimitReq {
         burst: 20,
         ..leaky("c", 15, 10)

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tidegate_server::config::TlsConfig;
+use tidegate_server::config::{ConfigDuration, TlsConfig};
 use tidegate_server::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_server::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tidegate_server::proto::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -213,4 +213,23 @@ fn envoy_connects_with_mutual_tls() {
     limit_passes(&with_tls(own), "/ip", "", 3);
     // Without a certificate there is no connection, so the request is denied.
     assert_eq!(with_tls("").get("/ip", "").status, 503);
+}
+
+#[test]
+fn old_connections_end_without_failing_requests() {
+    let folder = Folder::new();
+    folder.write(
+        "rules.yaml",
+        &RULES.replace("requests_per_unit: 3,", "requests_per_unit: 100000,"),
+    );
+    let mut config = with_rules(&folder, "");
+    // Envoy is asked to connect again many times during the test.
+    config.grpc.max_connection_age = Some(ConfigDuration(Duration::from_millis(20)));
+    let server = TestServer::start(config);
+    let app = App::start();
+    let envoy = start_envoy(&envoy_yaml(), server.grpc.unwrap(), &app);
+    for number in 0..200 {
+        let answer = envoy.get("/ip", "");
+        assert_eq!(answer.status, 200, "{number}: {answer:?}");
+    }
 }
