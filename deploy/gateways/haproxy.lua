@@ -9,9 +9,13 @@ core.register_action("tidegate", { "http-req" }, function(txn, url)
     ["x-forwarded-uri"]    = { txn.sf:url() },
     ["x-forwarded-proto"]  = { txn.sf:ssl_fc() == 1 and "https" or "http" },
   }
-  local key = txn.sf:req_fhdr("x-api-key")
-  if key and key ~= "" then h["x-api-key"] = { key } end
-  local r = core.httpclient():get{ url = url, headers = h, timeout = 200 }
+  -- The header that forward_auth.key_header names, and the mark of a preflight.
+  for _, name in ipairs({ "x-api-key", "access-control-request-method" }) do
+    local value = txn.sf:req_fhdr(name)
+    if value and value ~= "" then h[name] = { value } end
+  end
+  -- The inner frontend answers within 200 ms; this client would try a shorter timeout four times.
+  local r = core.httpclient():get{ url = url, headers = h, timeout = 1000 }
   local function first(n) local v = r and r.headers and r.headers[n]; return v and v[0] or "" end
   txn:set_var("txn.tg_status", r and tonumber(r.status) or 0)
   txn:set_var("txn.tg_retry",  first("retry-after"))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
-use tidegate_server::import::{ImportFormat, import};
+use tidegate_server::import::{ImportFormat, check_rules, import};
 use tidegate_server::{Config, ConfigSource};
 
 use crate::serve::SourceOptions;
@@ -15,8 +15,8 @@ use crate::serve::SourceOptions;
 pub(crate) enum ConfigCommand {
     /// Check a configuration file
     ///
-    /// Exit code: 0 if it is valid, 2 if not. Files that it names (certificates, tokens) are not
-    /// read.
+    /// Exit code: 0 if it is valid, 2 if not. The rules that it names (envoy.config,
+    /// limitador.config) are checked too; certificates and tokens are not read.
     Check {
         /// Configuration file
         file: PathBuf,
@@ -46,7 +46,8 @@ pub(crate) enum ConfigCommand {
 const IMPORT_EXAMPLES: &str = "\
 Examples:
   tidegate config import envoy ratelimit/config > tidegate.toml
-  tidegate config import limitador limits.yaml > tidegate.toml && tidegate config check tidegate.toml";
+  tidegate config import limitador limits.yaml > tidegate.toml
+  tidegate config check tidegate.toml";
 
 /// A rate limiter whose configuration can be converted.
 #[derive(Clone, Copy, ValueEnum)]
@@ -65,6 +66,7 @@ pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<()> {
                 ..ConfigSource::default()
             }
             .load()?;
+            check_rules(&config).map_err(anyhow::Error::msg)?;
             let policies = config.policies.len();
             let are = if policies == 1 { "policy" } else { "policies" };
             format!(

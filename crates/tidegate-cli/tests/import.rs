@@ -116,7 +116,8 @@ fn invalid_files_are_reported_with_their_position() {
     let (code, toml, errors) = import("envoy", &[&bad]);
     assert_eq!((code, toml.as_str()), (2, ""));
     assert!(
-        errors.contains("bad.yaml: config error, unknown key 'kay' (line 2"),
+        errors.contains("bad.yaml: config error, unknown key 'kay': expected one of")
+            && errors.contains("(line 2"),
         "{errors}"
     );
     let (code, _, errors) = import("envoy", &["/no/such/file"]);
@@ -126,4 +127,26 @@ fn invalid_files_are_reported_with_their_position() {
     assert_eq!(code, 2);
     assert!(errors.contains("expected a list of limits"), "{errors}");
     assert_eq!(import("nginx", &[&bad]).0, 2);
+    // Rules that `serve` would reject are rejected here too, and by `config check`.
+    for limit in [
+        "{unit: fortnight, requests_per_unit: 1}",
+        "{requests_per_unit: 1}",
+        "{unit: day, requests_per_unit: 1, algorithm: bucket}",
+        "{unit: day, requests_per_unit: 1, unit_multiplier: 0}",
+    ] {
+        let text = format!("domain: a\ndescriptors: [{{key: k, rate_limit: {limit}}}]\n");
+        let rules = folder.write("rules.yaml", &text);
+        let (code, _, errors) = import("envoy", &[&rules]);
+        assert_eq!(code, 2, "{limit}: {errors}");
+        let config = folder.write("check.toml", &format!("envoy.config = {rules:?}\n"));
+        let checked = tidegate()
+            .args(["config", "check", &config])
+            .output()
+            .unwrap();
+        assert_eq!(checked.status.code(), Some(2), "{limit}");
+    }
+    let large = "domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 4000000000}}]\n";
+    let (code, toml, errors) = import("envoy", &[&folder.write("large.yaml", large)]);
+    assert_eq!(code, 0, "{errors}");
+    check(&folder, &toml);
 }

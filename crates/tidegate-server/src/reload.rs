@@ -79,6 +79,9 @@ impl NewRules {
         if let Some(rules) = self.descriptors {
             let (domains, digest) = (rules.len(), &rules.digest);
             tracing::info!(domains, digest, "rules updated");
+            if rules.is_empty() {
+                tracing::warn!("no rules found, requests with descriptors are not limited");
+            }
             server.set_rules(rules);
             has_new = true;
         }

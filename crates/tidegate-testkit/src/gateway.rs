@@ -111,7 +111,7 @@ impl Gateway {
     }
 }
 
-/// Replaces addresses, and Envoy's separate form of them.
+/// Replaces addresses, and the forms of Envoy and Caddy.
 fn with_addresses(text: &str, replaced: &[(&str, SocketAddr)]) -> String {
     let mut text = text.to_owned();
     for (old, new) in replaced {
@@ -120,6 +120,10 @@ fn with_addresses(text: &str, replaced: &[(&str, SocketAddr)]) -> String {
             .replace(
                 &format!("port_value: {port} "),
                 &format!("port_value: {} ", new.port()),
+            )
+            .replace(
+                &format!("http://:{port} "),
+                &format!("http://:{} ", new.port()),
             )
             .replace(old, &new.to_string());
     }

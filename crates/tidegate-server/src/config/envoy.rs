@@ -176,7 +176,7 @@ pub struct XdsConfig {
 impl Default for XdsConfig {
     fn default() -> Self {
         Self {
-            server: "localhost:18000".to_owned(),
+            server: String::new(),
             node_id: "default".to_owned(),
             node_metadata: BTreeMap::new(),
             headers: BTreeMap::new(),

@@ -135,11 +135,11 @@ impl<'a> Environment<'a> {
             };
             self.set("PROMETHEUS_ADDR", "admin.metrics_listen", address);
             self.set("USE_PROMETHEUS", "envoy.metric_names", "ratelimit");
-            let path = self.get("PROMETHEUS_PATH").unwrap_or("/metrics");
-            if path != "/metrics" {
-                let message = format!("`{path}` is not supported: expected /metrics");
-                return Err(invalid("PROMETHEUS_PATH", message));
-            }
+        }
+        let path = self.get("PROMETHEUS_PATH").unwrap_or("/metrics");
+        if path != "/metrics" {
+            let message = format!("`{path}` is not supported: expected /metrics");
+            return Err(invalid("PROMETHEUS_PATH", message));
         }
         Ok(())
     }

@@ -151,6 +151,9 @@ pub struct ForwardAuthConfig {
     /// address is the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_header: Option<String>,
+    /// Does not count preflights of browsers. Only for gateways that set `X-Forwarded-Method` or
+    /// `X-Original-Method` themselves: otherwise a client could declare every request a preflight.
+    pub skip_preflights: bool,
 }
 
 impl Default for ForwardAuthConfig {
@@ -158,6 +161,7 @@ impl Default for ForwardAuthConfig {
         Self {
             trusted_proxies: vec!["127.0.0.0/8".to_owned(), "::1/128".to_owned()],
             key_header: None,
+            skip_preflights: false,
         }
     }
 }

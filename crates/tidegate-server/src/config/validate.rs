@@ -134,7 +134,7 @@ impl Config {
             && http::HeaderName::from_bytes(header.as_bytes()).is_err()
         {
             return error(format!(
-                "forward_auth.key_header: {header:?} is not a header name"
+                "forward_auth.key_header: {header:?} is invalid: expected a header name such as x-api-key"
             ));
         }
         ClientAddress::behind(&forward_auth.trusted_proxies)

@@ -51,7 +51,9 @@ pub(crate) fn compile(
         }
         let name = source.domain.as_str();
         if domains.by_name.contains_key(name) && !merges_domains {
-            let message = format!("duplicate domain '{name}' in config file");
+            let message = format!(
+                "duplicate domain '{name}' in config file: expected it once (envoy.merge_domains = true accepts several files)"
+            );
             return Err(compiler.error(message, source.at));
         }
         let domain = domains
@@ -177,7 +179,10 @@ impl Compiler<'_> {
         } else {
             let unit = unit.ok_or_else(|| {
                 self.error(
-                    format!("invalid rate limit unit '{}'", limit.unit),
+                    format!(
+                        "invalid rate limit unit '{}': expected second, minute, hour, day, week, month or year",
+                        limit.unit
+                    ),
                     limit.at,
                 )
             })?;

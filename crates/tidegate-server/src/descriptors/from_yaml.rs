@@ -84,7 +84,10 @@ impl Reader<'_> {
                 return Err(self.error(message, key));
             };
             if !KEYS.contains(&name.as_str()) {
-                return Err(self.error(format!("config error, unknown key '{name}'"), key));
+                let expected = KEYS.join(", ");
+                let message =
+                    format!("config error, unknown key '{name}': expected one of {expected}");
+                return Err(self.error(message, key));
             }
             if name != METADATA {
                 self.check_value(value)?;

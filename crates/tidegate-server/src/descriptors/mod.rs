@@ -17,9 +17,9 @@ mod source;
 mod stats;
 mod target;
 
-pub(crate) use compile::compile;
 #[cfg(feature = "limitador")]
-pub(crate) use compile::{MAX_COUNT, service_namespace};
+pub(crate) use compile::service_namespace;
+pub(crate) use compile::{MAX_COUNT, compile};
 pub(crate) use decide::{
     DecideOptions, Decided, Hits, LimitRequest, MAX_DESCRIPTORS, RuleDecision, decide,
 };

@@ -103,7 +103,7 @@ pub(super) async fn answer(caller: Caller<'_>, head: &Parts) -> Result<Response,
         Problem::bad("`policy` is missing: expected /v1/forward-auth?policy=NAME")
     })?;
     let denied = query.denied()?;
-    if is_preflight(&head.headers) {
+    if caller.active.config.forward_auth.skip_preflights && is_preflight(&head.headers) {
         return Ok(Response::default());
     }
     let subject = Subject {
@@ -136,12 +136,15 @@ pub(super) async fn answer(caller: Caller<'_>, head: &Parts) -> Result<Response,
     Ok(response)
 }
 
-/// Returns `true` for a preflight of a browser. It is not counted: a denial would be an opaque
-/// error there.
+/// Returns `true` for a preflight of a browser. A denial would be an opaque error there.
+///
+/// A gateway overwrites one of the headers, and a client may send the other, so all must agree.
 fn is_preflight(headers: &HeaderMap) -> bool {
-    let methods = ["x-forwarded-method", "x-original-method"];
-    let mut methods = methods.iter().filter_map(|name| headers.get(*name));
-    methods.any(|method| method.as_bytes().eq_ignore_ascii_case(b"OPTIONS"))
+    let names = ["x-forwarded-method", "x-original-method"];
+    let methods = || names.iter().flat_map(|name| headers.get_all(*name));
+    let is_options = |method: &HeaderValue| method.as_bytes().eq_ignore_ascii_case(b"OPTIONS");
+    methods().next().is_some()
+        && methods().all(is_options)
         && headers.contains_key(http::header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 

@@ -49,7 +49,7 @@ type Response = http::Response<Full<Bytes>>;
 /// The maximum size of a request's head.
 pub(crate) const MAX_HEAD: usize = 32 * 1024;
 /// The maximum number of headers of a request.
-const MAX_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 128;
 /// The maximum number of streams that a client may reset early before the connection is closed.
 pub(crate) const MAX_RESETS: usize = 64;
 

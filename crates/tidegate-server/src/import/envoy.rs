@@ -4,10 +4,11 @@
 use std::path::Path;
 
 use super::{Output, PolicyText, quoted};
-use crate::descriptors::{DescriptorSource, LimitSource, RuleFiles};
+use crate::descriptors::{DescriptorSource, LimitSource, MAX_COUNT, RuleFiles};
 
 pub(super) fn convert(path: &Path, output: &mut Output) -> Result<(), String> {
     let files = RuleFiles::read(path).map_err(|error| error.to_string())?;
+    super::check_descriptors(&files, true)?;
     for source in &files.sources {
         let above = Above {
             file: &source.name,
@@ -164,7 +165,8 @@ fn limits(limit: &LimitSource) -> String {
         None | Some(1) => unit,
         Some(multiplier) => format!("{multiplier} {unit}"),
     };
-    let mut text = format!("{algorithm} {}/{per}", limit.requests_per_unit);
+    let requests = limit.requests_per_unit.min(MAX_COUNT);
+    let mut text = format!("{algorithm} {requests}/{per}");
     for (name, value) in [("burst", extensions.burst), ("debt", extensions.debt)] {
         if let Some(value) = value {
             text.push_str(&format!(" {name}={value}"));

@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use super::{Output, PolicyText};
+use crate::descriptors::MAX_COUNT;
 use crate::limitador::{LimitadorSource, read_limits};
 
 pub(super) fn convert(path: &Path, output: &mut Output) -> Result<(), String> {
     let (file, sources) = read_limits(path).map_err(|error| error.to_string())?;
+    crate::limitador::load(path, &super::scratch_gate()?, None)
+        .map_err(|error| error.to_string())?;
     let mut groups: Vec<Vec<&LimitadorSource>> = Vec::new();
     for source in &sources {
         let is_same = |group: &&mut Vec<&LimitadorSource>| {
@@ -38,7 +41,8 @@ fn add(file: &str, group: &[&LimitadorSource], output: &mut Output) {
                 "max_value 0: deny these requests in the application",
             ),
             max => limits.push(format!(
-                "fixed_window {max}/{} seconds anchor=first_hit",
+                "fixed_window {}/{} seconds anchor=first_hit",
+                max.min(MAX_COUNT.into()),
                 source.seconds
             )),
         }

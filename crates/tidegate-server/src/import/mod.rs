@@ -11,6 +11,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
+use tidegate::{AnyStore, Gate, MemoryStore, PolicySet};
+
+use crate::config::Config;
+use crate::descriptors::{RuleFiles, compile};
 use crate::yaml::Position;
 
 /// A converted configuration.
@@ -59,6 +63,37 @@ pub fn import(format: ImportFormat, paths: &[&Path]) -> Result<Imported, String>
         policies: output.names.len(),
         notes: output.notes,
     })
+}
+
+/// Checks the rules that a configuration names: those of envoyproxy/ratelimit and of limitador.
+///
+/// # Errors
+///
+/// Returns the first error, with its file and position.
+pub fn check_rules(config: &Config) -> Result<(), String> {
+    if let Some(path) = &config.envoy.config {
+        let files = RuleFiles::read(path).map_err(|error| error.to_string())?;
+        check_descriptors(&files, config.envoy.merge_domains)?;
+    }
+    #[cfg(feature = "limitador")]
+    if let Some(path) = &config.limitador.config {
+        let limits = crate::limitador::load(path, &scratch_gate()?, None);
+        limits.map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Compiles rules, only to find their errors.
+fn check_descriptors(files: &RuleFiles, merges: bool) -> Result<(), String> {
+    let compiled = compile(&files.sources, merges, &scratch_gate()?, None);
+    compiled.map(drop).map_err(|error| error.to_string())
+}
+
+/// Returns a gate that decides nothing.
+fn scratch_gate() -> Result<Gate<AnyStore>, String> {
+    let store = MemoryStore::builder().max_keys(1).build();
+    let store = store.map_err(|error| error.to_string())?;
+    Ok(Gate::new(AnyStore::Memory(store), PolicySet::new()))
 }
 
 /// The longest name of a policy.

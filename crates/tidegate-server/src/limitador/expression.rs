@@ -28,6 +28,11 @@ impl Expression {
             let first = errors.lines().next().unwrap_or_default();
             format!("invalid CEL expression '{text}': {first}")
         })?;
+        if let Some(name) = unknown_function(&program) {
+            return Err(format!(
+                "unknown function '{name}' in CEL expression '{text}'"
+            ));
+        }
         Ok(Self {
             text: text.into(),
             program,
@@ -83,11 +88,23 @@ impl Expression {
     }
 }
 
+/// Returns a function that does not exist. At run time it would look like a missing value, and the
+/// limit would not apply.
+fn unknown_function(program: &Program) -> Option<String> {
+    let references = program.references();
+    let names = references.functions().into_iter();
+    // Operators are functions with names such as `_==_`.
+    let mut names = names.filter(|name| name.starts_with(|first: char| first.is_alphabetic()));
+    // A name that is taken cannot be added.
+    let is_unknown = |name: &&str| Context::default().add_function(*name, |n: i64| n).is_ok();
+    names.find(is_unknown).map(str::to_owned)
+}
+
 /// The values of a request that expressions see.
 pub(crate) enum Bindings<'a> {
     /// `descriptors[0].key`.
     Descriptors(&'a [RateLimitDescriptor]),
-    /// Each value under its own name.
+    /// Each value under its own name, and all of them as `descriptors[0]`.
     Values(&'a HashMap<String, String>),
 }
 
@@ -106,6 +123,9 @@ impl Bindings<'_> {
                 context.add_variable_from_value("descriptors", maps);
             }
             Self::Values(values) => {
+                // Newer versions of limitador show the values as a descriptor.
+                let descriptor = Value::from((*values).clone());
+                context.add_variable_from_value("descriptors", vec![descriptor]);
                 for (name, value) in *values {
                     context.add_variable_from_value(name.clone(), value.clone());
                 }

@@ -28,7 +28,7 @@ macro_rules! file {
 }
 
 fn check(kind: &Kind) {
-    let text = "[policies.api]\nlimits = \"fixed_window 5/300 days\"\n";
+    let text = "forward_auth.skip_preflights = true\n[policies.api]\nlimits = \"fixed_window 5/300 days\"\n";
     let server = TestServer::start(config(text));
     let app = App::start();
     let gateway = Gateway::start(&GatewayProgram {
@@ -69,6 +69,13 @@ fn check(kind: &Kind) {
             assert!(answer.field("ratelimit-policy").is_some(), "{answer:?}");
         }
     }
+    // Nor is a request that only claims to be a preflight.
+    for name in ["x-forwarded-method", "x-original-method"] {
+        let claim = format!("{name}: OPTIONS\r\naccess-control-request-method: GET\r\n");
+        for path in ["/some/path", "/open/path"] {
+            assert_eq!(gateway.get(path, &claim).status, 429, "{name} {path}");
+        }
+    }
     let denied = gateway.get("/some/path", "x-forwarded-for: 192.0.2.77\r\n");
     assert_eq!(denied.status, 429, "{denied:?}");
     assert!(denied.field("retry-after").unwrap().parse::<u64>().unwrap() > 0);
@@ -103,7 +110,17 @@ fn check(kind: &Kind) {
 fn nginx_asks_before_it_passes_a_request_on() {
     check(&Kind {
         program: system_program("nginx"),
-        arguments: &["-p", ".", "-c", "nginx.conf", "-e", "stderr"],
+        // One process: workers would outlive a killed master.
+        arguments: &[
+            "-p",
+            ".",
+            "-c",
+            "nginx.conf",
+            "-e",
+            "stderr",
+            "-g",
+            "master_process off;",
+        ],
         files: &[file!("nginx.conf")],
         passes_headers: true,
         has_open_path: true,
