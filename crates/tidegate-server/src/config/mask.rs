@@ -31,7 +31,18 @@ fn without_invalid_url(line: &str) -> String {
 }
 
 /// The sections of a file without secrets.
-const PUBLIC: [&str; 6] = ["policies", "bounds", "log", "http", "resp", "admin"];
+const PUBLIC: [&str; 10] = [
+    "policies",
+    "bounds",
+    "log",
+    "http",
+    "resp",
+    "grpc",
+    "forward_auth",
+    "limitador",
+    "gubernator",
+    "admin",
+];
 
 /// Returns `true` if the text at `at` is in a section without secrets. Elsewhere a value may be a
 /// token or a password.

@@ -107,6 +107,14 @@ impl Config {
             ),
             (self.envoy.xds != other.envoy.xds, "envoy.xds"),
             (
+                self.envoy.config.is_some() != other.envoy.config.is_some(),
+                "envoy.config",
+            ),
+            (
+                self.limitador.config.is_some() != other.limitador.config.is_some(),
+                "limitador.config",
+            ),
+            (
                 self.http.tls.is_some() != other.http.tls.is_some(),
                 "http.tls",
             ),
@@ -132,8 +140,12 @@ impl Config {
     /// Returns the configuration as TOML with all defaults, without passwords.
     #[must_use]
     pub fn shown(&self) -> String {
+        let mut shown = self.clone();
+        let headers = shown.envoy.xds.iter_mut();
+        let headers = headers.flat_map(|xds| xds.headers.values_mut());
+        headers.for_each(|value| *value = "***".to_owned());
         // Strings, numbers and tables only, so serialization cannot fail.
-        toml::to_string(self).unwrap_or_default()
+        toml::to_string(&shown).unwrap_or_default()
     }
 
     /// Returns a hash of 16 hexadecimal digits. It does not depend on passwords, because it is

@@ -124,7 +124,12 @@ impl<'a> Environment<'a> {
     fn listeners(&mut self) -> Result<(), ConfigError> {
         self.set_address("HOST", "PORT", 8080, "http.listen")?;
         self.set_address("DEBUG_HOST", "DEBUG_PORT", 6070, "admin.listen")?;
-        for path in ["http.insecure", "grpc.insecure", "admin.insecure"] {
+        for path in [
+            "http.insecure",
+            "grpc.insecure",
+            "admin.insecure",
+            "admin.read_only",
+        ] {
             self.set("HOST", path, true);
         }
         if self.boolean("USE_PROMETHEUS")? == Some(true) {
@@ -153,6 +158,12 @@ impl<'a> Environment<'a> {
             None => self.set_address("GRPC_HOST", "GRPC_PORT", 8081, "grpc.listen")?,
         }
         if self.boolean("GRPC_SERVER_USE_TLS")? == Some(true) {
+            for variable in ["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"] {
+                if self.get(variable).is_none() {
+                    let message = "is missing: expected a file, because GRPC_SERVER_USE_TLS is set";
+                    return Err(invalid(variable, message));
+                }
+            }
             self.set_text("GRPC_SERVER_TLS_CERT", "grpc.tls.cert");
             self.set_text("GRPC_SERVER_TLS_KEY", "grpc.tls.key");
             self.set_text("GRPC_CLIENT_TLS_CACERT", "grpc.tls.client_ca");
@@ -174,6 +185,8 @@ impl<'a> Environment<'a> {
                     .unwrap_or("/srv/runtime_data/current");
                 let below = self.get("RUNTIME_SUBDIRECTORY").unwrap_or_default();
                 let last = self.get("RUNTIME_APPDIRECTORY").unwrap_or("config");
+                // As Go joins them: a slash at the start of a part is not the root.
+                let [below, last] = [below, last].map(|part| part.trim_start_matches('/'));
                 let path: PathBuf = [root, below, last].iter().collect();
                 self.set("RUNTIME_ROOT", "envoy.config", path.display().to_string());
             }
@@ -234,6 +247,16 @@ impl<'a> Environment<'a> {
                 "envoy.xds.tls.server_name",
             );
         }
+        if let Some(text) = self.get("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES") {
+            let variable = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES";
+            let bytes: i64 = text.parse().map_err(|_| {
+                invalid(variable, format!("`{text}` is invalid: expected a number"))
+            })?;
+            // 0 is the default, as there.
+            if bytes != 0 {
+                self.set(variable, "envoy.xds.max_message_bytes", bytes);
+            }
+        }
         self.set_text(
             "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
             "envoy.xds.retry_delay",
@@ -266,6 +289,12 @@ impl<'a> Environment<'a> {
 
     fn redis_url(&self, text: &str) -> Result<String, ConfigError> {
         if text.contains("://") {
+            for variable in ["REDIS_AUTH", "REDIS_TLS", "REDIS_TYPE", "CACHE_KEY_PREFIX"] {
+                if self.get(variable).is_some() {
+                    let message = "REDIS_URL has a scheme: expected this in the URL";
+                    return Err(invalid(variable, message));
+                }
+            }
             return Ok(text.to_owned());
         }
         let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
@@ -315,8 +344,22 @@ impl<'a> Environment<'a> {
                 return Err(invalid("REDIS_TYPE", message));
             }
         };
-        if let Some(prefix) = self.get("CACHE_KEY_PREFIX") {
-            url = format!("{url}?prefix={}", encoded(prefix));
+        let mut mark = '?';
+        for (variable, option) in [
+            ("CACHE_KEY_PREFIX", "prefix"),
+            ("REDIS_SENTINEL_AUTH", "sentinel_password"),
+            ("REDIS_TLS_CACERT", "ca"),
+            ("REDIS_TLS_CLIENT_CERT", "cert"),
+            ("REDIS_TLS_CLIENT_KEY", "key"),
+        ] {
+            if let Some(value) = self.get(variable) {
+                url = format!("{url}{mark}{option}={}", encoded(value));
+                mark = '&';
+            }
+        }
+        if self.boolean("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION")? == Some(true) {
+            let message = "is not supported: expected a certificate with the host's name";
+            return Err(invalid("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", message));
         }
         Ok(url)
     }
@@ -413,6 +456,34 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_misread() {
+        let with = |more: &[(&str, &str)]| loaded(&[&[("RUNTIME_ROOT", "/data")], more].concat());
+        let config = with(&[("RUNTIME_SUBDIRECTORY", "/rl")]).unwrap();
+        assert_eq!(
+            config.envoy.config.unwrap().to_str(),
+            Some("/data/rl/config")
+        );
+        assert!(config.admin.read_only);
+        let url = ("REDIS_URL", "redis://h:6379/");
+        assert!(with(&[url]).is_ok());
+        for (name, value) in [
+            ("REDIS_TLS", "true"),
+            ("REDIS_AUTH", "s"),
+            ("CACHE_KEY_PREFIX", "p"),
+        ] {
+            assert!(with(&[url, (name, value)]).unwrap_err().contains(name));
+        }
+        let config = with(&[
+            ("REDIS_TYPE", "sentinel"),
+            ("REDIS_URL", "main,a:1"),
+            ("CACHE_KEY_PREFIX", "p"),
+            ("REDIS_SENTINEL_AUTH", "s"),
+        ]);
+        let url = config.unwrap().store.url.to_string();
+        assert!(url.contains("prefix=p"), "{url}");
+    }
+
+    #[test]
     fn xds_and_bad_values() {
         let config = loaded(&[
             ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
@@ -437,6 +508,12 @@ mod tests {
             ("GRPC_PORT", "x", "expected a port"),
             ("REDIS_PERSECOND", "true", "a second Redis"),
             ("NEAR_LIMIT_RATIO", "2", "expected 0 to 1"),
+            (
+                "GRPC_SERVER_USE_TLS",
+                "true",
+                "GRPC_SERVER_TLS_CERT: is missing",
+            ),
+            ("PROMETHEUS_PATH", "/x", "expected /metrics"),
         ] {
             let error = loaded(&[("RUNTIME_ROOT", "/data"), (name, value)]).unwrap_err();
             assert!(error.contains(expected), "{error}");

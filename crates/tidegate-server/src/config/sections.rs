@@ -201,6 +201,8 @@ pub struct AdminConfig {
     /// A second address of this listener, for programs that expect metrics elsewhere. The default
     /// is `off`.
     pub metrics_listen: Listen,
+    /// Refuses resets.
+    pub read_only: bool,
     /// TLS. Without it the listener is unencrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
@@ -216,6 +218,7 @@ impl Default for AdminConfig {
         Self {
             listen: Listen::local(9090),
             metrics_listen: Listen::Off,
+            read_only: false,
             tls: None,
             insecure: false,
             hosts: Vec::new(),

@@ -9,7 +9,7 @@ use tidegate::{AnyStore, Gate, Limiter, Name, Policy};
 use super::pattern::Pattern;
 use super::rules::{Domain, Domains, KeyRules, Rule, RuleLimit, RuleNode};
 use super::source::{DescriptorSource, DomainSource, LimitExtensions, LimitSource, RuleError};
-use super::stats::{RuleStats, ShownValues, StatPath, stat_name};
+use super::stats::{RuleEntry, RuleStats, ShownValues, StatPath, stat_name};
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 
@@ -37,10 +37,15 @@ pub(crate) fn compile(
         namespace: Arc::from(""),
         rules: Vec::new(),
         old: old.map_or_else(HashMap::new, |old| {
-            let rules = old.rules.iter();
-            rules
-                .map(|rule| (rule.stats.name().to_owned(), Arc::clone(&rule.stats)))
-                .collect()
+            let mut by_name: HashMap<String, Vec<Arc<RuleStats>>> = HashMap::new();
+            for rule in &old.rules {
+                let name = rule.stats.name().to_owned();
+                by_name
+                    .entry(name)
+                    .or_default()
+                    .push(Arc::clone(&rule.stats));
+            }
+            by_name
         }),
     };
     let mut domains = Domains::default();
@@ -87,6 +92,7 @@ pub(crate) fn service_namespace(domain: &str, service: &str) -> Arc<str> {
 /// The nodes above a rule.
 #[derive(Clone, Default)]
 struct Parents {
+    rule: Vec<RuleEntry>,
     path: Vec<Box<str>>,
     /// Set if one of them has `value_to_metric`.
     shows_value: bool,
@@ -98,7 +104,7 @@ struct Compiler<'a> {
     domain: &'a str,
     namespace: Arc<str>,
     rules: Vec<Arc<Rule>>,
-    old: HashMap<String, Arc<RuleStats>>,
+    old: HashMap<String, Vec<Arc<RuleStats>>>,
 }
 
 impl Compiler<'_> {
@@ -132,6 +138,8 @@ impl Compiler<'_> {
             name = format!("{name}_{}", source.value);
         }
         let mut here = parents.clone();
+        here.rule
+            .push((source.key.as_str().into(), source.value.as_str().into()));
         here.path.push(name.as_str().into());
         here.shows_value |= source.value_to_metric && !source.share_threshold;
         let keys = parent.keys.entry(source.key.as_str().into()).or_default();
@@ -221,10 +229,13 @@ impl Compiler<'_> {
             (false, false) => ShownValues::OfRules,
         };
         let path = StatPath::from(here.path.clone());
-        let old = self.old.get(&stat_name(self.domain, &path));
-        match old.filter(|old| old.values() == values) {
+        let named = self.old.get(&stat_name(self.domain, &path));
+        let mut named = named.into_iter().flatten();
+        let is_same =
+            |old: &&Arc<RuleStats>| old.values() == values && old.is_of(self.domain, &here.rule);
+        match named.find(is_same) {
             Some(old) => Arc::clone(old),
-            None => Arc::new(RuleStats::new(self.domain, path, values)),
+            None => Arc::new(RuleStats::new(self.domain, &here.rule, path, values)),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate::{AnyStore, Cost, Decision, Gate, Key, Limiter};
 use tidegate_core::{LimiterRequest, Store};
 
@@ -61,6 +61,8 @@ pub(crate) struct DecideOptions {
 /// The decisions of a request.
 pub(crate) struct Decided {
     pub(crate) is_over: bool,
+    /// Set if all quotas are over.
+    pub(crate) are_quotas_over: bool,
     /// In the order of the descriptors.
     pub(crate) decisions: SmallVec<[RuleDecision; 2]>,
 }
@@ -73,6 +75,8 @@ pub(crate) enum RuleDecision {
         figures: Figures,
         shown: RateLimit,
         rule: Option<Arc<Rule>>,
+        /// Set if it denies only together with all other quotas.
+        is_quota: bool,
     },
 }
 
@@ -92,6 +96,7 @@ pub(crate) async fn decide(
     let Some(domain) = domains.domain(domain) else {
         return Ok(Decided {
             is_over: false,
+            are_quotas_over: false,
             decisions: requests.iter().map(|_| RuleDecision::NoRule).collect(),
         });
     };
@@ -179,7 +184,7 @@ impl<'a> Run<'a> {
         let places: SmallVec<[usize; 2]> = (0..self.roles.len())
             .filter(|place| is_alone(&self.roles[*place]))
             .collect();
-        if self.store.is_remote() {
+        if self.store.is_remote() && self.have_own_counters(&places) {
             let all = places.iter().map(|place| self.decide_one(*place));
             let decided = join_all(all).await;
             for (place, figures) in places.into_iter().zip(decided) {
@@ -191,6 +196,20 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns `true` if no two descriptors have a key in common. Those that do are decided in
+    /// order.
+    fn have_own_counters(&self, places: &[usize]) -> bool {
+        let key = |place: &usize| match &self.targets[*place] {
+            Target::Limited(limited) => Some(limited.counter.key()),
+            Target::None | Target::Unlimited(_) => None,
+        };
+        let is_own = |(number, place): (usize, &usize)| {
+            let mut later = places[number + 1..].iter();
+            later.all(|other| key(other) != key(place))
+        };
+        places.iter().enumerate().all(is_own)
     }
 
     /// Decides one descriptor on its own.
@@ -254,10 +273,14 @@ impl<'a> Run<'a> {
                 self.figures[place] = Some(would_be(&request).await?);
             }
         } else {
-            let (places, requests): (SmallVec<[usize; 2]>, SmallVec<[_; 2]>) =
+            let (places, mut requests): (SmallVec<[usize; 2]>, SmallVec<[_; 2]>) =
                 requests.into_iter().unzip();
+            let more = use_smallest_limits(&mut requests);
             let decided = check_together(&requests).await?;
-            for (place, figures) in places.into_iter().zip(decided) {
+            for ((place, mut figures), more) in places.into_iter().zip(decided).zip(more) {
+                if !figures.is_over {
+                    figures.remaining += more;
+                }
                 self.figures[place] = Some(figures);
             }
         }
@@ -301,31 +324,25 @@ impl<'a> Run<'a> {
 
     /// Returns `true` if the request is denied, as far as it is decided.
     fn is_over(&self) -> bool {
-        let (mut quotas, mut quotas_over) = (0, 0);
+        let is_enforced = |role: &Role| matches!(role, Role::Enforced | Role::EnforcedAlone);
+        let mut decided = self.roles.iter().zip(&self.figures);
+        let is_denied = decided.any(|(role, figures)| is_enforced(role) && is_exceeded(figures));
+        is_denied || self.are_quotas_over()
+    }
+
+    /// Returns `true` if there are quotas, and all of them are over.
+    fn are_quotas_over(&self) -> bool {
         // A descriptor without a rule has passed, if all are in quota mode.
-        if self.options.has_quota_mode {
-            quotas = self
-                .roles
-                .iter()
-                .filter(|role| **role == Role::Free)
-                .count();
-        }
-        for (role, figures) in self.roles.iter().zip(&self.figures) {
-            let is_over = figures.is_some_and(|figures| figures.is_over);
-            match role {
-                Role::Enforced | Role::EnforcedAlone if is_over => return true,
-                Role::Quota => {
-                    quotas += 1;
-                    quotas_over += usize::from(is_over);
-                }
-                _ => {}
-            }
-        }
-        quotas > 0 && quotas == quotas_over
+        let passes = |role: &Role| self.options.has_quota_mode && *role == Role::Free;
+        let is_quota = |role: &Role| *role == Role::Quota;
+        let mut quotas = self.roles.iter().zip(&self.figures);
+        self.roles.iter().any(is_quota)
+            && !self.roles.iter().any(passes)
+            && quotas.all(|(role, figures)| !is_quota(role) || is_exceeded(figures))
     }
 
     fn finish(self) -> Decided {
-        let is_over = self.is_over();
+        let (is_over, are_quotas_over) = (self.is_over(), self.are_quotas_over());
         let mut decisions = SmallVec::new();
         for (place, target) in self.targets.iter().enumerate() {
             decisions.push(match (target, self.figures[place]) {
@@ -340,12 +357,17 @@ impl<'a> Run<'a> {
                         },
                         shown: limited.shown.clone().into_owned(),
                         rule: limited.rule.cloned(),
+                        is_quota: self.roles[place] == Role::Quota,
                     }
                 }
                 _ => RuleDecision::NoRule,
             });
         }
-        Decided { is_over, decisions }
+        Decided {
+            is_over,
+            are_quotas_over,
+            decisions,
+        }
     }
 
     /// Counts the hits of a rule. Looks and refunds are not hits.
@@ -365,6 +387,49 @@ impl<'a> Run<'a> {
         let path = || self.domain.stat_path(entries, rule.stats.values());
         rule.stats.count(counted, self.options.near_limit, path);
     }
+}
+
+/// Makes descriptors that share a counter use the smallest of their limits: a counter has one limit
+/// in a decision. Returns how much more each of them allows.
+fn use_smallest_limits(requests: &mut [LimiterRequest<'_, AnyStore>]) -> SmallVec<[u64; 2]> {
+    let mut more = smallvec![0; requests.len()];
+    for place in 1..requests.len() {
+        for earlier in 0..place {
+            let [one, other] = [&requests[earlier], &requests[place]];
+            if one.key.as_bytes() != other.key.as_bytes() || !is_same_window(one, other) {
+                continue;
+            }
+            let [limit, other_limit] = [capacity(one), capacity(other)];
+            let (larger, smaller) = if limit > other_limit {
+                (earlier, place)
+            } else {
+                (place, earlier)
+            };
+            more[larger] += limit.abs_diff(other_limit);
+            requests[larger].limiter = requests[smaller].limiter;
+        }
+    }
+    more
+}
+
+fn is_same_window(
+    one: &LimiterRequest<'_, AnyStore>,
+    other: &LimiterRequest<'_, AnyStore>,
+) -> bool {
+    let [one, other] = [one, other].map(|request| {
+        let limit = request.limiter.policy().limits().first();
+        limit.map(|limit| (limit.algorithm(), limit.period()))
+    });
+    one == other
+}
+
+fn capacity(request: &LimiterRequest<'_, AnyStore>) -> u64 {
+    let limit = request.limiter.policy().limits().first();
+    limit.map_or(0, tidegate::Limit::capacity)
+}
+
+fn is_exceeded(figures: &Option<Figures>) -> bool {
+    figures.is_some_and(|figures| figures.is_over)
 }
 
 /// Returns `true` if hits are over a limit of 0: hits always are, a look only if hits were counted.

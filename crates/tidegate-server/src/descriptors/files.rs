@@ -10,6 +10,8 @@ use super::source::{DomainSource, RuleError};
 const MAX_FILE: u64 = 16 << 20;
 const MAX_FILES: usize = 10_000;
 const MAX_DEPTH: usize = 16;
+/// The maximum number of attempts to read files that do not change at the same time.
+const MAX_READS: usize = 5;
 
 /// The rules of all files.
 pub(crate) struct RuleFiles {
@@ -21,7 +23,22 @@ pub(crate) struct RuleFiles {
 impl RuleFiles {
     /// Reads a file, or all files below a directory, in the order of their names. Names that start
     /// with a dot are skipped: a ConfigMap has its files a second time below `..data`.
+    ///
+    /// Reads them again until nothing has changed in the meantime: a swapped link must not mix two
+    /// versions.
     pub(crate) fn read(root: &Path) -> Result<Self, RuleError> {
+        let mut last = Self::read_once(root)?;
+        for _ in 0..MAX_READS {
+            let again = Self::read_once(root)?;
+            if again.digest == last.digest {
+                break;
+            }
+            last = again;
+        }
+        Ok(last)
+    }
+
+    fn read_once(root: &Path) -> Result<Self, RuleError> {
         let mut files = Vec::new();
         find(root, 0, &mut |path, is_folder| {
             if !is_folder {

@@ -1,12 +1,20 @@
 //! Statistics of a rule: hits, and how many were over, near or within the limit.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The maximum number of values with statistics of their own, per rule. Further values count under
 /// the rule.
 const MAX_VALUES: usize = 1_000;
+
+/// The maximum number of values with statistics of their own, of all rules together.
+const MAX_ALL_VALUES: usize = 10_000;
+/// The maximum length of a name with values.
+const MAX_NAME: usize = 256;
+
+/// The number of values with statistics, of all rules.
+static ALL_VALUES: AtomicUsize = AtomicUsize::new(0);
 
 /// The counters of a rule or of one of its values.
 #[derive(Debug, Default)]
@@ -21,9 +29,14 @@ pub(crate) struct HitCounters {
 /// The name of a counter below its domain: `key_value` for each entry.
 pub(crate) type StatPath = Box<[Box<str>]>;
 
+/// The key and the value of a rule's entry.
+pub(crate) type RuleEntry = (Box<str>, Box<str>);
+
 /// The statistics of a rule.
 pub(crate) struct RuleStats {
     domain: Box<str>,
+    /// The entries of the rule. Names are joined with `_`, so two rules may have the same.
+    rule: Box<[RuleEntry]>,
     path: StatPath,
     /// The name as envoyproxy/ratelimit builds it: `domain.key_value.key`.
     name: Box<str>,
@@ -55,8 +68,14 @@ pub(crate) struct CountedHits {
 }
 
 impl RuleStats {
-    pub(crate) fn new(domain: &str, path: StatPath, values: ShownValues) -> Self {
+    pub(crate) fn new(
+        domain: &str,
+        rule: &[RuleEntry],
+        path: StatPath,
+        values: ShownValues,
+    ) -> Self {
         Self {
+            rule: rule.into(),
             name: stat_name(domain, &path).into(),
             domain: domain.into(),
             path,
@@ -90,13 +109,22 @@ impl RuleStats {
             return self.counters.count(counted, near_limit);
         }
         let path = path();
+        // Clients choose the values.
+        if path.iter().map(|part| part.len()).sum::<usize>() > MAX_NAME {
+            return self.counters.count(counted, near_limit);
+        }
         let mut by_value = self.by_value.lock().unwrap_or_else(PoisonError::into_inner);
         let counters = match by_value.get(&path) {
             Some(counters) => counters,
-            None if by_value.len() < MAX_VALUES => by_value.entry(path).or_default(),
+            None if by_value.len() < MAX_VALUES && has_room() => by_value.entry(path).or_default(),
             None => &self.counters,
         };
         counters.count(counted, near_limit);
+    }
+
+    /// Returns `true` for the statistics of a rule with these keys and values.
+    pub(crate) fn is_of(&self, domain: &str, rule: &[RuleEntry]) -> bool {
+        *self.domain == *domain && *self.rule == *rule
     }
 
     /// Returns the counters with their names below the domain.
@@ -106,6 +134,23 @@ impl RuleStats {
         let by_value = by_value.iter();
         all.extend(by_value.map(|(path, counters)| (path.clone(), Arc::clone(counters))));
         all
+    }
+}
+
+/// Counts one more value, if there is room for it.
+fn has_room() -> bool {
+    let more = |count: usize| (count < MAX_ALL_VALUES).then_some(count + 1);
+    let counted = ALL_VALUES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    counted.is_ok()
+}
+
+impl Drop for RuleStats {
+    fn drop(&mut self) {
+        let by_value = self
+            .by_value
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        ALL_VALUES.fetch_sub(by_value.len(), Ordering::Relaxed);
     }
 }
 

@@ -38,6 +38,14 @@ pub(super) enum Counter<'a> {
     Limited(Cow<'a, Limiter<AnyStore>>, DescriptorKey),
 }
 
+impl Counter<'_> {
+    pub(super) fn key(&self) -> &[u8] {
+        match self {
+            Self::Blocked(_, key, _) | Self::Limited(_, key) => key,
+        }
+    }
+}
+
 pub(super) type Targets<'a> = SmallVec<[Target<'a>; 2]>;
 
 /// Finds the targets of all descriptors.

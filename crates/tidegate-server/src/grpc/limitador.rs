@@ -56,6 +56,7 @@ pub(super) async fn answer(
     }
     let mut decided = Decided {
         is_over: decision.is_over,
+        are_quotas_over: false,
         decisions: request
             .descriptors
             .iter()
@@ -71,6 +72,7 @@ pub(super) async fn answer(
             figures,
             shown: rate_limit(limit),
             rule: None,
+            is_quota: false,
         };
     }
     Ok(response::render(

@@ -103,29 +103,42 @@ fn nearest(decided: &Decided) -> Option<(Figures, u32)> {
     limited.min_by_key(|(figures, _)| (!figures.is_over, figures.remaining))
 }
 
-/// Returns the descriptors that are over their limit.
-fn over(decided: &Decided) -> impl Iterator<Item = (&Figures, &RuleDecision)> {
-    decided
-        .decisions
-        .iter()
-        .filter_map(|decision| match decision {
-            RuleDecision::Limited { figures, .. } if figures.is_over => Some((figures, decision)),
-            _ => None,
-        })
+/// Returns the descriptors that deny: those over their limit, quotas only if all of them are.
+fn denying(decided: &Decided) -> impl Iterator<Item = (&Figures, bool, &RuleDecision)> {
+    let decisions = decided.decisions.iter();
+    decisions.filter_map(|decision| match decision {
+        RuleDecision::Limited {
+            figures, is_quota, ..
+        } if figures.is_over && (!is_quota || decided.are_quotas_over) => {
+            Some((figures, *is_quota, decision))
+        }
+        _ => None,
+    })
 }
 
-/// Returns the seconds until all descriptors that deny would allow the request, at least 1. `None`
-/// if one never does.
+/// Returns the seconds until the request would be allowed, at least 1. `None` if it never is. All
+/// enforced limits must allow it, and one of the quotas.
 fn retry_after(decided: &Decided) -> Option<u64> {
-    let waits = over(decided).map(|(figures, _)| figures.retry_after.map(seconds));
-    let longest = waits.collect::<Option<Vec<u64>>>()?.into_iter().max()?;
-    Some(longest.max(1))
+    let waits = |of_quotas: bool| {
+        denying(decided)
+            .filter(move |(_, is_quota, _)| *is_quota == of_quotas)
+            .map(|(figures, ..)| figures.retry_after.map(seconds))
+    };
+    let enforced = waits(false)
+        .collect::<Option<Vec<u64>>>()?
+        .into_iter()
+        .max();
+    let quotas = waits(true).flatten().min();
+    if decided.are_quotas_over && quotas.is_none() {
+        return None;
+    }
+    enforced.max(quotas).map(|wait| wait.max(1))
 }
 
 /// Returns the body of a denial.
 fn problem(decided: &Decided, retry_after: Option<u64>) -> String {
     let mut names: Vec<String> = Vec::new();
-    for (_, decision) in over(decided) {
+    for (.., decision) in denying(decided) {
         if let RuleDecision::Limited { shown, rule, .. } = decision {
             let rule = rule.as_ref().map(|rule| rule.stats.name());
             let named = Some(shown.name.as_str()).filter(|name| !name.is_empty());

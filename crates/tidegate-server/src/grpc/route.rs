@@ -33,6 +33,9 @@ use crate::server::Server;
 const MESSAGE: usize = 4;
 const BATCH: usize = 16;
 
+/// The maximum size of a message to the streaming services, which need no token.
+const MAX_QUERY: usize = 4 * 1024;
+
 /// The descriptors of all services, for reflection.
 const DESCRIPTORS: &[u8] = include_bytes!("../proto/descriptors.bin");
 
@@ -99,11 +102,14 @@ impl Services {
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let health = HealthServer::new(LiveHealth(Arc::clone(server)));
+        let health = health.max_decoding_message_size(MAX_QUERY);
         let mut services = vec![("/grpc.health.v1.Health/", call(health))];
         if let Ok(reflection) = builder().build_v1() {
+            let reflection = reflection.max_decoding_message_size(MAX_QUERY);
             services.push(("/grpc.reflection.v1.ServerReflection/", call(reflection)));
         }
         if let Ok(reflection) = builder().build_v1alpha() {
+            let reflection = reflection.max_decoding_message_size(MAX_QUERY);
             services.push((
                 "/grpc.reflection.v1alpha.ServerReflection/",
                 call(reflection),

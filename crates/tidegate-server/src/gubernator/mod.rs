@@ -20,6 +20,7 @@ use limit::{LimitKind, RequestLimit};
 
 use crate::config::Scope;
 use crate::grpc::Caller;
+use crate::http::response_body::check_room_for_batch;
 use crate::proto::pb::gubernator::{
     Behavior, GetRateLimitsReq, GetRateLimitsResp, HealthCheckResp, RateLimitReq, RateLimitResp,
     Status as LimitStatus,
@@ -69,6 +70,9 @@ pub(crate) async fn get_rate_limits(
     if batch.requests.iter().any(is_reset) {
         authorize_reset(caller).await?;
     }
+    // Nothing is taken if the response would not fit.
+    check_room_for_batch(&caller.server.responses, caller.timeouts, count)
+        .map_err(|problem| Status::resource_exhausted(problem.detail()))?;
     let _permit = caller.permit().await;
     let mut responses = Vec::with_capacity(count);
     if caller.active.gate.store().is_remote() {

@@ -151,6 +151,10 @@ async fn dispatch(
     let operation = Operation::from_path(head.uri.path(), &active.config)
         .ok_or_else(|| Problem::not_found("unknown path: /openapi.json lists the existing ones"))?;
     check_listener(http, operation)?;
+    if operation == Operation::Reset && active.config.admin.read_only {
+        let detail = "resets are refused (admin.read_only = true)";
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
     check_access(http, active, head, operation, timeouts).await?;
     if !operation.has_body() {
         check_method(head, &[Method::GET, Method::HEAD], "GET, HEAD")?;

@@ -70,7 +70,12 @@ fn level(rules: &[DescriptorSource], above: &Above<'_>, output: &mut Output) {
         let any = rules
             .iter()
             .find(|other| other.key == rule.key && is_general(other));
-        let is_exception = !rule.value.is_empty() && above.key_parts.is_empty() && any.is_some();
+        let is_value = !rule.value.is_empty() && !rule.value.contains('*');
+        let is_exception = is_value && above.key_parts.is_empty() && any.is_some();
+        if is_exception && any.is_some_and(|any| any.shadow_mode != rule.shadow_mode) {
+            let message = "shadow_mode: an exception has that of its policy";
+            output.note(above.file, rule.at, message);
+        }
         if let Some(limit) = &rule.rate_limit
             && !is_exception
         {

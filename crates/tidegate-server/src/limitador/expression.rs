@@ -59,7 +59,8 @@ impl Expression {
     /// Evaluates a variable. Returns `None` if the request does not have the value.
     pub(super) fn value(&self, context: &Context<'_, '_>) -> Result<Option<String>, String> {
         Ok(match self.evaluate(context)? {
-            None | Some(Value::Null) => None,
+            None => None,
+            Some(Value::Null) => Some("null".to_owned()),
             Some(Value::String(text)) => Some(text.to_string()),
             Some(Value::Int(number)) => Some(number.to_string()),
             Some(Value::UInt(number)) => Some(number.to_string()),
@@ -96,7 +97,7 @@ fn unknown_function(program: &Program) -> Option<String> {
     // Operators are functions with names such as `_==_`.
     let mut names = names.filter(|name| name.starts_with(|first: char| first.is_alphabetic()));
     // A name that is taken cannot be added.
-    let is_unknown = |name: &&str| Context::default().add_function(*name, |n: i64| n).is_ok();
+    let is_unknown = |name: &&str| Context::default().add_function(name, |n: i64| n).is_ok();
     names.find(is_unknown).map(str::to_owned)
 }
 
@@ -137,10 +138,8 @@ impl Bindings<'_> {
 
 /// Binds `limit.name` and `limit.id`.
 pub(super) fn bind_limit(context: &mut Context<'_, '_>, name: Option<&str>, id: Option<&str>) {
-    let fields = [("name", name), ("id", id)];
-    let fields = fields
-        .into_iter()
-        .filter_map(|(field, value)| Some((field.to_owned(), value?.to_owned())));
-    let limit: HashMap<String, String> = fields.collect();
+    let value = |text: Option<&str>| text.map_or(Value::Null, Value::from);
+    let fields = [("name", value(name)), ("id", value(id))];
+    let limit: HashMap<&str, Value> = fields.into();
     context.add_variable_from_value("limit", limit);
 }

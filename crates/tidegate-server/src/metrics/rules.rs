@@ -50,31 +50,34 @@ fn named_counters(rules: &Domains) -> Vec<NamedCounters> {
     rules.rules().iter().flat_map(of_rule).collect()
 }
 
+/// Writes counters under our names. Rules whose names are the same are added up.
 fn encode_own(encoder: &mut DescriptorEncoder<'_>, all: &[NamedCounters]) -> fmt::Result {
+    let mut sums: BTreeMap<(&str, String), [u64; 4]> = BTreeMap::new();
+    for (domain, path, counters) in all {
+        let [_, (_, over), (_, near), (_, within), (_, shadow)] = counters.by_name();
+        let shadow = read(shadow);
+        let denied = read(over).saturating_sub(shadow);
+        let sum = sums.entry((&**domain, path.join("."))).or_default();
+        let values = [read(within), denied, shadow, read(near)];
+        for (sum, value) in sum.iter_mut().zip(values) {
+            *sum += value;
+        }
+    }
     let help = "Hits of rules for descriptors by outcome";
     let mut hits =
         encoder.encode_descriptor("tidegate_rule_hits", help, None, MetricType::Counter)?;
-    for (domain, path, counters) in all {
-        let rule = path.join(".");
-        let [_, (_, over), _, (_, within), (_, shadow)] = counters.by_name();
-        let shadow = read(shadow);
-        for (outcome, value) in [
-            ("allowed", read(within)),
-            ("denied", read(over).saturating_sub(shadow)),
-            ("shadow_denied", shadow),
-        ] {
-            let labels = [("domain", &**domain), ("rule", &rule), ("outcome", outcome)];
-            encode_count(&mut hits.encode_family(&labels)?, value)?;
+    for ((domain, rule), values) in &sums {
+        for (outcome, value) in ["allowed", "denied", "shadow_denied"].iter().zip(values) {
+            let labels = [("domain", *domain), ("rule", rule), ("outcome", outcome)];
+            encode_count(&mut hits.encode_family(&labels)?, *value)?;
         }
     }
     let help = "Hits of rules for descriptors that were near the limit";
     let name = "tidegate_rule_near_limit_hits";
     let mut near = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (domain, path, counters) in all {
-        let rule = path.join(".");
-        let [_, _, (_, value), ..] = counters.by_name();
-        let labels = [("domain", &**domain), ("rule", &rule)];
-        encode_count(&mut near.encode_family(&labels)?, read(value))?;
+    for ((domain, rule), [.., value]) in &sums {
+        let labels = [("domain", *domain), ("rule", rule)];
+        encode_count(&mut near.encode_family(&labels)?, *value)?;
     }
     Ok(())
 }

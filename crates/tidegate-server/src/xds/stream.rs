@@ -83,10 +83,13 @@ impl Session<'_> {
             version_info,
             resources,
             nonce,
-            ..
+            type_url,
         } = response;
         let server = Arc::clone(self.server);
-        let activating = tokio::task::spawn_blocking(move || activate(&server, &resources));
+        let activating = tokio::task::spawn_blocking(move || match type_url.as_str() {
+            TYPE => activate(&server, &resources),
+            _ => Err(unknown_type(&type_url)),
+        });
         let activated = activating
             .await
             .unwrap_or_else(|error| Err(error.to_string()));
@@ -148,12 +151,13 @@ fn activate(server: &Server, resources: &[Any]) -> Result<usize, String> {
     Ok(domains)
 }
 
+fn unknown_type(name: &str) -> String {
+    format!("unknown resource type '{name}': expected {TYPE}")
+}
+
 fn source(resource: &Any) -> Result<DomainSource, String> {
     if resource.type_url != TYPE {
-        return Err(format!(
-            "unknown resource type '{}': expected {TYPE}",
-            resource.type_url
-        ));
+        return Err(unknown_type(&resource.type_url));
     }
     let config = RateLimitConfig::decode(&*resource.value)
         .map_err(|error| format!("the resource is invalid: {error}"))?;

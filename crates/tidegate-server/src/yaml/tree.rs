@@ -103,7 +103,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, YamlError> {
             _ if root.is_some() => {
                 return Err(YamlError::new("expected one document, not several", at));
             }
-            event => root = Some(reader.node(event, at, 0)?),
+            event => root = Some(reader.node(event, at, 0)?.0),
         }
     }
     Ok(root.unwrap_or_else(|| Node::null(Position { line: 1, column: 1 })))
@@ -111,9 +111,13 @@ pub(crate) fn parse(text: &str) -> Result<Node, YamlError> {
 
 struct Reader<'input> {
     parser: Parser<'input, saphyr_parser::StrInput<'input>>,
-    anchors: HashMap<usize, Node>,
+    /// Nodes that aliases name, with their heights.
+    anchors: HashMap<usize, (Node, usize)>,
     nodes: usize,
 }
+
+/// A node, and the number of levels below it.
+type Measured = (Node, usize);
 
 fn position(span: Span) -> Position {
     Position {
@@ -140,35 +144,35 @@ impl<'input> Reader<'input> {
         event: Event<'input>,
         at: Position,
         depth: usize,
-    ) -> Result<Node, YamlError> {
+    ) -> Result<Measured, YamlError> {
         self.count(1, at)?;
-        if depth > MAX_DEPTH {
-            let message = format!("nested too deeply: expected at most {MAX_DEPTH} levels");
-            return Err(YamlError::new(message, at));
-        }
-        let (content, anchor) = match event {
-            Event::Scalar(text, style, anchor, tag) => (scalar(text, style, tag, at)?, anchor),
+        check_depth(depth, at)?;
+        let (content, height, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => (scalar(text, style, tag, at)?, 0, anchor),
             Event::SequenceStart(anchor, tag) => {
                 check_tag(tag.as_deref(), "seq", at)?;
-                (self.list(depth)?, anchor)
+                let (content, height) = self.list(depth)?;
+                (content, height, anchor)
             }
             Event::MappingStart(anchor, tag) => {
                 check_tag(tag.as_deref(), "map", at)?;
-                (self.map(depth)?, anchor)
+                let (content, height) = self.map(depth)?;
+                (content, height, anchor)
             }
             Event::Alias(anchor) => {
                 let found = self.anchors.get(&anchor).cloned();
-                let node = found.ok_or_else(|| YamlError::new("unknown anchor", at))?;
+                let (node, height) = found.ok_or_else(|| YamlError::new("unknown anchor", at))?;
                 self.count(node.size(), at)?;
-                return Ok(node);
+                check_depth(depth + height, at)?;
+                return Ok((node, height));
             }
             _ => return Err(YamlError::new("the document ends too early", at)),
         };
         let node = Node { at, content };
         if anchor > 0 {
-            self.anchors.insert(anchor, node.clone());
+            self.anchors.insert(anchor, (node.clone(), height));
         }
-        Ok(node)
+        Ok((node, height))
     }
 
     /// Counts nodes, so that a few aliases of aliases do not fill the memory.
@@ -181,19 +185,22 @@ impl<'input> Reader<'input> {
         Ok(())
     }
 
-    fn list(&mut self, depth: usize) -> Result<Content, YamlError> {
-        let mut items = Vec::new();
+    fn list(&mut self, depth: usize) -> Result<(Content, usize), YamlError> {
+        let (mut items, mut height) = (Vec::new(), 0);
         loop {
             let (event, at) = self.next()?;
             if matches!(event, Event::SequenceEnd) {
-                return Ok(Content::List(items));
+                return Ok((Content::List(items), height));
             }
-            items.push(self.node(event, at, depth + 1)?);
+            let (item, below) = self.node(event, at, depth + 1)?;
+            height = height.max(below + 1);
+            items.push(item);
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Content, YamlError> {
-        let (mut entries, mut merged) = (Vec::new(), Vec::new());
+    /// Reads a map. Merged maps apply where they stand, as in yaml.v2: a later key wins.
+    fn map(&mut self, depth: usize) -> Result<(Content, usize), YamlError> {
+        let (mut entries, mut own, mut height) = (Vec::new(), Vec::new(), 0);
         loop {
             let (event, at) = self.next()?;
             if matches!(event, Event::MappingEnd) {
@@ -201,51 +208,65 @@ impl<'input> Reader<'input> {
             }
             let is_merge =
                 matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
-            let key = self.node(event, at, depth + 1)?;
+            let (key, _) = self.node(event, at, depth + 1)?;
             let (event, value_at) = self.next()?;
-            let value = self.node(event, value_at, depth + 1)?;
+            let (value, below) = self.node(event, value_at, depth + 1)?;
+            height = height.max(below + 1);
             if is_merge {
-                merge(value, &mut merged)?;
+                for (key, value) in merged(value)? {
+                    set(&mut entries, key, value);
+                }
             } else {
-                entries.push((key, value));
+                own.push(key.clone());
+                set(&mut entries, key, value);
             }
         }
-        check_duplicates(&entries)?;
-        for (key, value) in merged {
-            // Keys of the map itself, and of earlier merged maps, win.
-            if !entries
-                .iter()
-                .any(|(own, _): &(Node, Node)| own.text() == key.text())
-            {
-                entries.push((key, value));
-            }
-        }
-        Ok(Content::Map(entries))
+        check_duplicates(&own)?;
+        Ok((Content::Map(entries), height))
     }
 }
 
-/// Adds the entries of a merged map, or of a list of them.
-fn merge(value: Node, merged: &mut Vec<(Node, Node)>) -> Result<(), YamlError> {
+fn check_depth(depth: usize, at: Position) -> Result<(), YamlError> {
+    if depth <= MAX_DEPTH {
+        return Ok(());
+    }
+    let message = format!("nested too deeply: expected at most {MAX_DEPTH} levels");
+    Err(YamlError::new(message, at))
+}
+
+/// Sets a key of a map. A key that is no text is added.
+fn set(entries: &mut Vec<(Node, Node)>, key: Node, value: Node) {
+    let is_same =
+        |(other, _): &&mut (Node, Node)| key.text().is_some() && other.text() == key.text();
+    match entries.iter_mut().find(is_same) {
+        Some(entry) => *entry = (key, value),
+        None => entries.push((key, value)),
+    }
+}
+
+/// Returns the entries of a merged map, or of a list of them, in the order in which they apply: of
+/// a list the first map wins.
+fn merged(value: Node) -> Result<Vec<(Node, Node)>, YamlError> {
+    let not_a_map = |at: Position| YamlError::new("`<<` merges maps: expected a map", at);
     match value.content {
-        Content::Map(entries) => merged.extend(entries),
+        Content::Map(entries) => Ok(entries),
         Content::List(items) => {
-            for item in items {
+            let mut all = Vec::new();
+            for item in items.into_iter().rev() {
                 match item.content {
-                    Content::Map(entries) => merged.extend(entries),
-                    _ => return Err(YamlError::new("`<<` merges maps: expected a map", item.at)),
+                    Content::Map(entries) => all.extend(entries),
+                    _ => return Err(not_a_map(item.at)),
                 }
             }
+            Ok(all)
         }
-        Content::Scalar(..) => {
-            return Err(YamlError::new("`<<` merges maps: expected a map", value.at));
-        }
+        Content::Scalar(..) => Err(not_a_map(value.at)),
     }
-    Ok(())
 }
 
-fn check_duplicates(entries: &[(Node, Node)]) -> Result<(), YamlError> {
+fn check_duplicates(keys: &[Node]) -> Result<(), YamlError> {
     let mut seen = std::collections::HashSet::new();
-    for (key, _) in entries {
+    for key in keys {
         if let Some(text) = key.text()
             && !seen.insert(text)
         {
@@ -301,6 +322,36 @@ mod tests {
             rule.get("unit").unwrap().at,
             Position { line: 4, column: 9 }
         );
+    }
+
+    #[test]
+    fn merged_maps_apply_where_they_stand() {
+        let text = "a: &a {x: 1, y: 1}\nb: &b {x: 2}\nlate: {x: 9, <<: *a}\nearly: {<<: *a, x: 9}\nlist: {<<: [*a, *b]}\n";
+        let root = parse(text).unwrap();
+        let x = |name: &str| {
+            root.get(name)
+                .unwrap()
+                .get("x")
+                .unwrap()
+                .text()
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!([x("late"), x("early"), x("list")], ["1", "9", "1"]);
+    }
+
+    #[test]
+    fn aliases_do_not_nest_without_bound() {
+        let mut text = "m0: &a0 [x]\n".to_owned();
+        for number in 1..200 {
+            let (open, close) = ("[".repeat(40), "]".repeat(40));
+            text.push_str(&format!(
+                "m{number}: &a{number} {open}*a{}{close}\n",
+                number - 1
+            ));
+        }
+        let error = parse(&text).unwrap_err();
+        assert!(error.message.contains("nested too deeply"), "{error:?}");
     }
 
     #[test]

@@ -71,10 +71,15 @@ impl AdsServer {
 
     /// Sends resources to every client, now and when it connects. The nonce is the version.
     pub(crate) fn send(&self, version: &str, resources: Vec<Any>) {
+        self.send_as(version, TYPE, resources);
+    }
+
+    /// Like [`Self::send`], with another type.
+    pub(crate) fn send_as(&self, version: &str, type_url: &str, resources: Vec<Any>) {
         self.service.current.send_replace(Some(DiscoveryResponse {
             version_info: version.to_owned(),
             resources,
-            type_url: TYPE.to_owned(),
+            type_url: type_url.to_owned(),
             nonce: version.to_owned(),
         }));
     }

@@ -123,6 +123,9 @@ fn health_and_reflection() {
         );
     }
     assert_eq!(health(&client, "other"), Err(tonic::Code::NotFound));
+    // These services need no token, so their messages are small.
+    let large = "x".repeat(8_192);
+    assert_eq!(health(&client, &large), Err(tonic::Code::OutOfRange));
     let mut reflection = ServerReflectionClient::new(client.channel.clone());
     let ask = |message_request: MessageRequest| ServerReflectionRequest {
         host: String::new(),
@@ -372,6 +375,31 @@ fn random_request(random: &mut fastrand::Rng) -> RateLimitRequest {
         descriptors,
         hits_addend: numbers[random.usize(..5)] as u32,
     }
+}
+
+#[test]
+fn retry_after_waits_for_one_quota_and_every_limit() {
+    let folder = Folder::new();
+    folder.write(
+        "rules.yaml",
+        "domain: rl\ndescriptors:\n- {key: s, quota_mode: true, rate_limit: {unit: second, requests_per_unit: 1}}\n- {key: d, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n- {key: m, rate_limit: {unit: minute, requests_per_unit: 1}}\n",
+    );
+    let server = TestServer::start_at(&ManualClock::new(), with_rules(&folder, ""));
+    let mut client = GrpcClient::connect(&server);
+    let mut retry_after = |keys: &[&str]| {
+        let descriptors = keys.iter().map(|key| descriptor(key, "v")).collect();
+        let answer = client.should_rate_limit(request(descriptors)).unwrap();
+        let mut headers = answer.response_headers_to_add.into_iter();
+        let found = headers.find(|header| header.key == "retry-after");
+        found.map(|header| header.value.parse::<u64>().unwrap())
+    };
+    assert_eq!(retry_after(&["s", "d"]), None);
+    // One of the quotas is enough.
+    assert_eq!(retry_after(&["s", "d"]), Some(1));
+    assert_eq!(retry_after(&["m"]), None);
+    let minute = retry_after(&["m"]).unwrap();
+    assert!((2..=60).contains(&minute));
+    assert_eq!(retry_after(&["m", "s", "d"]), Some(minute));
 }
 
 #[test]

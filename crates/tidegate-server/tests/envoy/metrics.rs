@@ -110,4 +110,31 @@ fn the_number_of_series_does_not_grow_with_values() {
     assert_eq!(series, 4_000);
     let rest = "tidegate_rule_hits_total{domain=\"m\",rule=\"detailed\",outcome=\"allowed\"}";
     assert_eq!(server.metric(rest), 500);
+    // Nor does a client choose the size of a name.
+    hit(&server, &[("detailed", &"x".repeat(1_000))]);
+    assert_eq!(server.metric(rest), 501);
+}
+
+#[test]
+fn no_series_is_written_twice() {
+    let folder = Folder::new();
+    folder.write(
+        "rules.yaml",
+        "domain: m\ndescriptors:\n- {key: a, value: b_c, rate_limit: {unit: day, requests_per_unit: 5}}\n- {key: a_b, value: c, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}\n",
+    );
+    let mut config = with_rules(&folder, "");
+    config.envoy.metric_names = MetricNames::Ratelimit;
+    let server = TestServer::start(config);
+    hit(&server, &[("a", "b_c")]);
+    hit(&server, &[("a_b", "c")]);
+    let metrics = server.admin().get("/metrics").unwrap().body;
+    let names = metrics.lines().filter(|line| !line.starts_with('#'));
+    let names: Vec<&str> = names
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(name, _)| name)
+        .collect();
+    let different: std::collections::BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(names.len(), different.len());
+    let both = "tidegate_rule_hits_total{domain=\"m\",rule=\"a_b_c\",outcome=\"allowed\"}";
+    assert_eq!(server.metric(both), 2);
 }

@@ -169,6 +169,10 @@ fn a_bad_configuration_is_rejected_and_the_old_one_stays() {
         assert_eq!(limit_of(&mut client, "d"), Some(5), "{version}");
         assert_eq!(server.metric("tidegate_config_last_reload_successful"), 0);
     }
+    // Nor does another type of resource remove the rules.
+    ads.send_as("other", "type.googleapis.com/x.Y", Vec::new());
+    assert!(ads.answer_to("other").error_detail.is_some());
+    assert_eq!(limit_of(&mut client, "d"), Some(5));
     ads.send_good("better", &[per_day("d", 7)]);
     assert_eq!(limit_of(&mut client, "d"), Some(7));
     assert_eq!(server.metric("tidegate_config_last_reload_successful"), 1);
