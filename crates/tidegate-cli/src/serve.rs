@@ -343,11 +343,14 @@ impl Greeting {
             ),
             format!(
                 "  grpc   {}",
-                shown(
-                    listeners.grpc(),
-                    &|at| format!("{at}"),
-                    "off (enable with --grpc 127.0.0.1:8081)"
-                )
+                match listeners.grpc_socket() {
+                    Some(path) if listeners.grpc().is_none() => format!("unix:{}", path.display()),
+                    _ => shown(
+                        listeners.grpc(),
+                        &|at| format!("{at}"),
+                        "off (enable with --grpc 127.0.0.1:8081)"
+                    ),
+                }
             ),
             format!(
                 "  admin  {}",
