@@ -222,7 +222,11 @@ impl<'a> Run<'a> {
         let hits = self.hits[place];
         let (limiter, key) = match counter {
             Counter::Blocked(limiter, key, period) => {
-                let is_over = is_blocked(limiter, key, hits).await?;
+                let is_over = match is_blocked(limiter, key, hits).await {
+                    // A shadow rule never fails a request.
+                    Err(DecideError::Unavailable) if self.roles[place] == Role::Shadow => false,
+                    is_over => is_over?,
+                };
                 return Ok(self.blocked(*period, is_over));
             }
             Counter::Limited(limiter, key) => (limiter, &key[..]),

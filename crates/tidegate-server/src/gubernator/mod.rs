@@ -136,9 +136,10 @@ async fn decide(
     };
     let key = || limit.key.borrowed();
     let failed = |error: tidegate::CheckError| error.to_string();
+    let mut was_reset = false;
     if is_reset(request) {
-        let was_used = limiter.reset(key()).await.map_err(failed)?;
-        if limit.kind == LimitKind::Window && was_used {
+        was_reset = limiter.reset(key()).await.map_err(failed)?;
+        if limit.kind == LimitKind::Window && was_reset {
             // Its hits are ignored. A new window takes them.
             let mut response = limit.response(false, limit.capacity, Duration::ZERO);
             response.reset_time = 0;
@@ -162,7 +163,7 @@ async fn decide(
     let drains = match limit.kind {
         LimitKind::Window => !is_new && has(request, Behavior::DrainOverLimit),
         LimitKind::Bucket => {
-            let is_fresh = is_new && !is_reset(request);
+            let is_fresh = is_new && !was_reset;
             is_fresh || has(request, Behavior::DrainOverLimit)
         }
     };

@@ -114,8 +114,9 @@ fn buckets(client: &Client) {
     assert_eq!(client.check(drain), (true, 0));
     // Too large for a new key: it is drained. Not so after a reset.
     assert_eq!(client.check(leaky("b2", 11, 10)), (true, 0));
-    let reset = with(Behavior::ResetRemaining, leaky("b2", 11, 10));
-    assert_eq!(client.check(reset), (true, 10));
+    let reset = |key: &str| with(Behavior::ResetRemaining, leaky(key, 11, 10));
+    assert_eq!(client.check(reset("b2")), (true, 10));
+    assert_eq!(client.check(reset("b3")), (true, 0));
     let burst = RateLimitReq {
         burst: 20,
         ..leaky("c", 15, 10)
