@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod explain;
 mod json;
 mod remote;
 mod serve;
@@ -50,6 +51,7 @@ enum Command {
     /// A counter without a name is identified by the policy's text. Use --policy-name for a policy
     /// of a server. Processes with a cached denial of the key keep denying it for up to a second.
     Reset(check::KeyOptions),
+    Explain(explain::ExplainOptions),
     Simulate(simulate::SimulateOptions),
 }
 
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Charge(options) => check::charge(&options),
         Command::Refund(options) => check::refund(&options),
         Command::Reset(options) => check::reset(&options),
+        Command::Explain(options) => explain::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
     };
     match result {

@@ -171,3 +171,18 @@ impl Drop for ServerProcess {
         }
     }
 }
+
+/// Runs the command, asserts exit code 0 and returns standard output.
+pub(crate) fn success(arguments: &[&str]) -> String {
+    let output = tidegate().args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs the command, asserts exit code 2 and returns standard error.
+pub(crate) fn failure(arguments: &[&str]) -> String {
+    let output = tidegate().args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
