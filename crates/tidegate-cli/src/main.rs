@@ -3,7 +3,9 @@
 mod check;
 mod config;
 mod explain;
+mod interrupt;
 mod json;
+mod plot_file;
 mod remote;
 mod serve;
 mod simulate;
@@ -77,9 +79,9 @@ fn main() -> ExitCode {
         Err(error) if error.downcast_ref::<serve::Reported>().is_some() => ExitCode::from(FAILURE),
         Err(error) => {
             eprintln!("tidegate: {error:#}");
-            let is_interrupted = error.downcast_ref::<simulate::Interrupted>().is_some();
+            let is_interrupted = error.downcast_ref::<interrupt::Interrupted>().is_some();
             ExitCode::from(if is_interrupted {
-                simulate::INTERRUPTED
+                interrupt::INTERRUPTED
             } else {
                 FAILURE
             })

@@ -482,3 +482,113 @@ fn an_interrupted_simulation_prints_its_summary() {
         "{table}{errors}"
     );
 }
+
+/// A fixed window lets twice its limit through around an edge, a sliding log does not.
+#[test]
+fn generated_traffic_shows_the_boundary_burst() {
+    let folder = tidegate_testkit::Folder::new();
+    for (name, start) in [
+        ("a.svg", &b"<svg "[..]),
+        ("a.png", b"\x89PNG"),
+        ("a.html", b"<!doctype html>"),
+    ] {
+        let file = folder.path().join(name);
+        let output = simulate(
+            &[
+                "-p",
+                "fixed_window 100/minute",
+                "-p",
+                "sliding_window_log 100/minute",
+                "--traffic",
+                "boundary",
+                "--plot",
+                &file.display().to_string(),
+            ],
+            "",
+        );
+        let text = stdout(&output);
+        let most = |policy: &str| {
+            let line = text.lines().find(|line| line.contains(policy)).unwrap();
+            line.split_whitespace()
+                .nth(7)
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        };
+        assert_eq!(
+            (most("fixed_window"), most("sliding_window_log")),
+            (200, 100),
+            "{text}"
+        );
+        assert!(std::fs::read(&file).unwrap().starts_with(start), "{name}");
+    }
+    let output = simulate(
+        &["-p", "5/s", "--traffic", "steady:10/s", "--plot", "-"],
+        "",
+    );
+    let text = stdout(&output);
+    assert!(
+        text.contains("units left") && !text.contains('\x1b'),
+        "{text}"
+    );
+}
+
+#[test]
+fn several_policies_and_clients_are_named() {
+    let arguments = [
+        "-p",
+        "1/s",
+        "-p",
+        "2/s",
+        "--traffic",
+        "steady:5/s",
+        "--traffic",
+        "poisson:5/s",
+        "--duration",
+        "2s",
+        "-o",
+        "jsonl",
+    ];
+    let first = stdout(&simulate(&arguments, ""));
+    assert_eq!(first, stdout(&simulate(&arguments, "")), "the same seed");
+    let lines: Vec<Value> = first
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines[0]["policy"], "token_bucket 1/second");
+    assert_eq!(lines[1]["policy"], "token_bucket 2/second");
+    let keys: std::collections::BTreeSet<&str> = lines
+        .iter()
+        .map(|line| line["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        keys.into_iter().collect::<Vec<_>>(),
+        ["poisson-2", "steady-1"]
+    );
+    let seeded = [&arguments[..], &["--seed", "2"]].concat();
+    assert_ne!(first, stdout(&simulate(&seeded, "")));
+}
+
+#[test]
+fn invalid_traffic_is_explained() {
+    for (arguments, expected) in [
+        (
+            &["--traffic", "flood"][..],
+            "unknown traffic `flood`: expected steady:5/s",
+        ),
+        (&["--traffic", "steady"], "steady without a rate"),
+        (&[], "--trace <FILE>|--traffic <SHAPE>"),
+        (
+            &["--traffic", "steady:1/s", "--plot", "a.gif"],
+            "expected FILE.svg",
+        ),
+        (
+            &["--traffic", "steady:1/s", "--duration", "soon"],
+            "--duration",
+        ),
+    ] {
+        let output = simulate(&[&["-p", "1/s"][..], arguments].concat(), "");
+        let error = failure_stderr(&output);
+        assert!(error.contains(expected), "{error}");
+    }
+}

@@ -44,6 +44,12 @@ impl Timeline {
         let bin = self.bin(at_us);
         bin.offered += 1;
         bin.admitted += u64::from(is_allowed);
+        self.sample(at_us, remaining);
+    }
+
+    /// Notes the remaining units at a time without a request.
+    pub fn sample(&mut self, at_us: u64, remaining: u64) {
+        let bin = self.bin(at_us);
         bin.least_remaining = Some(bin.least_remaining.map_or(remaining, |r| r.min(remaining)));
     }
 

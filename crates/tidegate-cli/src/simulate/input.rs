@@ -3,14 +3,14 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+
+use crate::interrupt::Interrupt;
 
 /// The maximum length of a line. A longer one is not read to its end.
 const MAX_LINE: u64 = 1 << 20;
@@ -31,11 +31,11 @@ pub(super) struct Input {
 impl Input {
     /// Opens a file, or standard input for `-`.
     ///
-    /// Reading standard input ends when `is_interrupted` is set, even while no line arrives.
-    pub(super) fn open(path: &str, is_interrupted: &Arc<AtomicBool>) -> anyhow::Result<Self> {
+    /// Reading standard input ends when Ctrl-C is pressed, even while no line arrives.
+    pub(super) fn open(path: &str, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let (name, reader, length): (_, Box<dyn Read>, _) = if path == "-" {
             let reader = InterruptibleStdin {
-                is_interrupted: Arc::clone(is_interrupted),
+                interrupt: interrupt.clone(),
             };
             ("standard input".to_owned(), Box::new(reader), None)
         } else {
@@ -107,14 +107,14 @@ const POLL: Timespec = Timespec {
 
 /// Standard input. A read that waits for input ends when it is interrupted.
 struct InterruptibleStdin {
-    is_interrupted: Arc<AtomicBool>,
+    interrupt: Interrupt,
 }
 
 impl Read for InterruptibleStdin {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let stdin = std::io::stdin();
         loop {
-            if self.is_interrupted.load(Ordering::Relaxed) {
+            if self.interrupt.is_set() {
                 return Ok(0);
             }
             let mut input = [PollFd::new(&stdin, PollFlags::IN)];

@@ -4,21 +4,24 @@ use std::io::{BufWriter, Write};
 
 use anyhow::Context;
 use serde::Serialize;
-use tidegate::Decision;
+use tidegate::{Decision, Policy};
 
 use tidegate_http::DecisionJson;
 
-use super::Sink;
 use super::trace::{Step, StepAction};
 use crate::json::JsonCost;
 
 /// Writes the input and the decision of each step, with durations rounded up to microseconds.
 pub(super) struct JsonLines<W: Write> {
     writer: BufWriter<W>,
+    /// Set if there are several policies: each line names its own.
+    names_policy: bool,
 }
 
 #[derive(Serialize)]
 struct JsonStep<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
     at_us: u64,
     key: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,16 +39,21 @@ struct JsonStep<'a> {
 }
 
 impl<W: Write> JsonLines<W> {
-    pub(super) fn new(writer: W) -> Self {
+    pub(super) fn new(writer: W, names_policy: bool) -> Self {
         Self {
+            names_policy,
             writer: BufWriter::with_capacity(1 << 16, writer),
         }
     }
-}
 
-impl<W: Write> Sink for JsonLines<W> {
-    fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
+    pub(super) fn add(
+        &mut self,
+        step: &Step<'_>,
+        decision: &Decision,
+        policy: &Policy,
+    ) -> anyhow::Result<()> {
         let mut line = JsonStep {
+            policy: self.names_policy.then(|| policy.to_string()),
             at_us: step.at_us,
             key: &step.key,
             cost: None,
@@ -56,6 +64,7 @@ impl<W: Write> Sink for JsonLines<W> {
             decision: DecisionJson::from(decision),
         };
         match &step.action {
+            StepAction::Sample => {}
             StepAction::Check(cost) => line.cost = Some(JsonCost(*cost)),
             StepAction::Refund(cost) => line.refund = Some(JsonCost(*cost)),
             StepAction::Charge(cost) => line.charge = Some(JsonCost(*cost)),
@@ -72,7 +81,8 @@ impl<W: Write> Sink for JsonLines<W> {
         self.writer.write_all(b"\n").context("standard output")
     }
 
-    fn flush(&mut self) -> anyhow::Result<()> {
+    /// Flushes the output: there is no more input for the moment, or at all.
+    pub(super) fn flush(&mut self) -> anyhow::Result<()> {
         self.writer.flush().context("standard output")
     }
 }

@@ -2,28 +2,35 @@
 
 mod input;
 mod jsonl;
+mod most;
+mod output;
+mod source;
 mod summary;
 mod trace;
 
 use std::collections::{HashMap, HashSet};
-use std::io::{IsTerminal, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{IsTerminal, StdoutLock, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use tidegate::store::Store;
 use tidegate::{AnyStore, Cost, Decision, Limiter, ManualClock, Policy, Receipt, StoreUrl};
+use tidegate_insight::{Timeline, Traffic};
 
+use crate::interrupt::Interrupt;
+use crate::plot_file::PlotTarget;
 use input::Input;
 use jsonl::JsonLines;
+use most::MostInPeriod;
+use source::{Generated, Source};
 use summary::Summary;
 use trace::{Step, StepAction};
 
-/// Run a trace of requests through a policy, at the trace's own time
+/// Run recorded or generated requests through policies, at their own time
 ///
-/// A trace is JSON lines, one request each, in order:
+/// --traffic generates requests. --trace reads recorded ones. A trace is JSON lines, one request each, in order:
 ///
 ///   {"at_us": 1700000000000000, "key": "user:42", "cost": 1}
 ///
@@ -45,16 +52,36 @@ use trace::{Step, StepAction};
 /// sliding_window_log and sliding_window_counter. The units are ms, second, minute, hour, day,
 /// week, month (30 days) and year (365 days).
 #[derive(Args)]
-#[command(verbatim_doc_comment, after_help = EXAMPLES)]
+#[command(
+    verbatim_doc_comment,
+    after_help = EXAMPLES,
+    group = ArgGroup::new("source").required(true).args(["trace", "traffic"])
+)]
 pub(crate) struct SimulateOptions {
-    /// Policy: one or more limits, separated by `;`
-    #[arg(long, short, value_name = "POLICY")]
-    policy: String,
+    /// Policy: one or more limits, separated by `;`. Several policies decide the same requests side
+    /// by side
+    #[arg(long, short, required = true, value_name = "POLICY")]
+    policy: Vec<String>,
     /// Trace: a file, or - for standard input
     #[arg(long, short, value_name = "FILE")]
-    trace: String,
-    /// Output: jsonl, one line per step with the whole decision; table, a summary by key [default:
-    /// table on a terminal, jsonl elsewhere]
+    trace: Option<String>,
+    /// Generated traffic instead of a trace: steady:5/s, poisson:5/s, burst:20/10s (20 at once every
+    /// 10 seconds) or boundary (a whole limit before and after the edge of a window). Each one is a
+    /// client of its own
+    #[arg(long, value_name = "SHAPE")]
+    traffic: Vec<Traffic>,
+    /// With --traffic: simulated time, such as 90s or 2h [default: five of the longest period]
+    #[arg(long, requires = "traffic", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// With --traffic: seed of the random numbers
+    #[arg(long, requires = "traffic", default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Draw requests and remaining units over time: FILE.svg, FILE.png, FILE.html, or - for the
+    /// terminal, which is the default for --traffic on a terminal
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Output: jsonl, one line per step with the whole decision; table, a summary [default: table on
+    /// a terminal, with --traffic or with --plot; jsonl elsewhere]
     #[arg(long, short, value_enum, value_name = "FORMAT")]
     output: Option<SimulateOutput>,
     /// Store of the counters: memory://, memory://?max_keys=N for more than a million keys, or
@@ -68,6 +95,8 @@ pub(crate) struct SimulateOptions {
 
 const EXAMPLES: &str = "\
 Examples:
+  tidegate simulate --policy 'fixed_window 100/minute' --traffic boundary
+  tidegate simulate -p '10/s burst=20' -p 'sliding_window_log 10/s' --traffic poisson:12/s --plot out.svg
   tidegate simulate --policy '100/minute' --trace requests.jsonl
   tidegate simulate -p '10/s; sliding_window_log 100/minute' -t - -o jsonl < requests.jsonl
   tidegate simulate -p 'gcra 5/s burst=20' -t requests.jsonl -o jsonl | grep allowed.:false
@@ -81,59 +110,121 @@ enum SimulateOutput {
 }
 
 pub(crate) fn run(options: &SimulateOptions) -> anyhow::Result<()> {
-    let policy: Policy = options.policy.parse().context("--policy")?;
-    let mut simulation = Simulation::new(policy, &options.store)?;
-    let input = Input::open(&options.trace, &simulation.is_interrupted)?;
-    let stdout = std::io::stdout();
-    let default = if stdout.is_terminal() {
-        SimulateOutput::Table
-    } else {
-        SimulateOutput::Jsonl
+    let interrupt = Interrupt::handled()?;
+    let parse = |text: &String| text.parse::<Policy>().context("--policy");
+    let policies: Vec<Policy> = options.policy.iter().map(parse).collect::<Result<_, _>>()?;
+    let plot = options.plot.as_deref().map(PlotTarget::of).transpose()?;
+    let lane = |policy: &Policy| Lane::new(policy, options);
+    let mut lanes: Vec<Lane> = policies.iter().map(lane).collect::<Result<_, _>>()?;
+    let mut source = match &options.trace {
+        Some(path) => Source::Trace(Input::open(path, &interrupt)?),
+        None => Source::Generated(Generated::new(options, &policies)),
     };
-    match options.output.unwrap_or(default) {
-        SimulateOutput::Jsonl => simulation.run(input, &mut JsonLines::new(stdout.lock()))?,
-        SimulateOutput::Table => {
-            let mut summary = Summary::new(options.top);
-            let result = simulation.run(input, &mut summary);
-            // Also summarizes the lines before an invalid one.
-            let text = summary.rendered(simulation.limiter.policy());
-            stdout
-                .lock()
-                .write_all(text.as_bytes())
-                .context("standard output")?;
-            result?;
+    let stdout = std::io::stdout();
+    let is_table = match options.output {
+        Some(output) => output == SimulateOutput::Table,
+        None => stdout.is_terminal() || plot.is_some() || options.trace.is_none(),
+    };
+    let mut lines = (!is_table).then(|| JsonLines::new(stdout.lock(), policies.len() > 1));
+    let result = run_all(&mut lanes, &mut source, lines.as_mut(), &interrupt);
+    // The progress bar ends before anything is printed.
+    drop(source);
+    lanes.iter_mut().for_each(|lane| lane.simulation.clean_up());
+    if let Some(lines) = &mut lines {
+        lines.flush()?;
+    }
+    drop(lines);
+    if is_table {
+        // Also summarizes the steps before an invalid line.
+        let mut text = output::summary(&lanes, options);
+        if plot.is_none() && options.trace.is_none() && stdout.is_terminal() {
+            text.push_str(&output::terminal(&lanes));
+        }
+        let mut stdout = stdout.lock();
+        stdout
+            .write_all(text.as_bytes())
+            .context("standard output")?;
+    }
+    if let Some(plot) = plot {
+        output::plot(&lanes, &plot)?;
+    }
+    result?;
+    lanes
+        .iter()
+        .for_each(|lane| lane.simulation.warn_of_evictions());
+    Ok(())
+}
+
+/// Runs every step through every policy. An invalid line ends it, with the line's number.
+fn run_all(
+    lanes: &mut [Lane],
+    source: &mut Source,
+    mut lines: Option<&mut JsonLines<StdoutLock<'_>>>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    loop {
+        if let (true, Some(lines)) = (source.is_drained(), lines.as_mut()) {
+            lines.flush()?;
+        }
+        interrupt.check()?;
+        let Some((step, position)) = source.next_step()? else {
+            return interrupt.check();
+        };
+        for lane in &mut *lanes {
+            let decided = lane.simulation.decide(&step);
+            let decision = decided.with_context(|| position.to_string())?;
+            match &mut lines {
+                _ if step.action == StepAction::Sample => {}
+                Some(lines) => lines.add(&step, &decision, lane.simulation.limiter.policy())?,
+                None => lane.summary.add(&step, &decision),
+            }
+            lane.observe(&step, &decision);
         }
     }
-    simulation.warn_of_evictions();
-    Ok(())
+}
+
+/// One of the policies, with the figures of its decisions.
+struct Lane {
+    simulation: Simulation,
+    summary: Summary,
+    timeline: Timeline,
+    most: MostInPeriod,
+}
+
+impl Lane {
+    fn new(policy: &Policy, options: &SimulateOptions) -> anyhow::Result<Self> {
+        let periods = policy.limits().iter().map(|limit| limit.period());
+        Ok(Self {
+            simulation: Simulation::new(policy.clone(), &options.store)?,
+            summary: Summary::new(options.top),
+            timeline: Timeline::default(),
+            most: MostInPeriod::new(periods.max().unwrap_or_default()),
+        })
+    }
+
+    fn observe(&mut self, step: &Step<'_>, decision: &Decision) {
+        if step.action == StepAction::Sample {
+            self.timeline.sample(step.at_us, decision.remaining());
+        }
+        if matches!(step.action, StepAction::Check(_) | StepAction::Admit(..)) {
+            let remaining = decision.remaining();
+            self.timeline
+                .add(step.at_us, decision.is_allowed(), remaining);
+            if decision.is_allowed() {
+                self.most.add(step.at, &step.key);
+            }
+        }
+    }
 }
 
 /// The time after which the keys of a simulation expire in Redis if it could not delete them.
 const KEEP: Duration = Duration::from_secs(86_400);
-
-/// The exit code after Ctrl-C, as shells expect it.
-pub(crate) const INTERRUPTED: u8 = 130;
-
-/// The error of a simulation that Ctrl-C ended.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted")]
-pub(crate) struct Interrupted;
 
 /// The timeout of one step.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum number of open receipts.
 const MAX_RECEIPTS: usize = 1_000_000;
-
-/// A consumer of the decisions.
-trait Sink {
-    fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()>;
-
-    /// Flushes the output: there is no more input for the moment, or at all.
-    fn flush(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-}
 
 /// A limiter whose clock is the trace.
 struct Simulation {
@@ -143,7 +234,6 @@ struct Simulation {
     left_behind: Option<HashSet<String>>,
     /// Open receipts with their keys, by name.
     receipts: HashMap<String, (String, Receipt<AnyStore>)>,
-    is_interrupted: Arc<AtomicBool>,
 }
 
 impl Simulation {
@@ -161,50 +251,12 @@ impl Simulation {
             .prefix(prefix)
             .default_timeout(TIMEOUT);
         let limiter = url.limiter_blocking(policy).context("--store")?;
-        let is_interrupted = Arc::new(AtomicBool::new(false));
-        let interrupted = Arc::clone(&is_interrupted);
-        let handler = move || {
-            // The second Ctrl-C ends at once. Keys on Redis expire by themselves.
-            if interrupted.swap(true, Ordering::Relaxed) {
-                std::process::exit(INTERRUPTED.into());
-            }
-        };
-        ctrlc::set_handler(handler).context("Ctrl-C")?;
         Ok(Self {
             limiter,
             clock,
             left_behind: (!is_memory).then(HashSet::new),
             receipts: HashMap::new(),
-            is_interrupted,
         })
-    }
-
-    /// Runs the trace. An invalid line ends it, with the line's number.
-    fn run(&mut self, mut input: Input, sink: &mut impl Sink) -> anyhow::Result<()> {
-        let result = self.run_all(&mut input, sink);
-        self.clean_up();
-        sink.flush()?;
-        result
-    }
-
-    fn run_all(&mut self, input: &mut Input, sink: &mut impl Sink) -> anyhow::Result<()> {
-        loop {
-            if input.is_drained() {
-                sink.flush()?;
-            }
-            if self.is_interrupted.load(Ordering::Relaxed) {
-                return Err(Interrupted.into());
-            }
-            let Some((line, position)) = input.next_line()? else {
-                if self.is_interrupted.load(Ordering::Relaxed) {
-                    return Err(Interrupted.into());
-                }
-                return Ok(());
-            };
-            let step = Step::read(line).with_context(|| position.to_string())?;
-            let decision = self.decide(&step).with_context(|| position.to_string())?;
-            sink.add(&step, &decision)?;
-        }
     }
 
     fn decide(&mut self, step: &Step<'_>) -> anyhow::Result<Decision> {
@@ -215,6 +267,7 @@ impl Simulation {
             keys.insert(step.key.clone().into_owned());
         }
         let decision = match &step.action {
+            StepAction::Sample => self.limiter.check(&*step.key).cost(Cost::ZERO).blocking()?,
             StepAction::Check(cost) => self.limiter.check(&*step.key).cost(*cost).blocking()?,
             StepAction::Refund(cost) => {
                 let refund = self.limiter.refund(&*step.key, *cost);

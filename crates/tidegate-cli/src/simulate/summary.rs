@@ -7,7 +7,6 @@ use std::time::Duration;
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use tidegate::{Decision, Outcome, Policy};
 
-use super::Sink;
 use super::trace::{Step, StepAction};
 
 /// The number of keys that are counted exactly. With more keys, the least busy are dropped, so that
@@ -39,6 +38,16 @@ pub(super) struct Summary {
 }
 
 impl Summary {
+    /// Returns the requests, and how many were allowed.
+    pub(super) const fn totals(&self) -> (u64, u64) {
+        (self.total.requests, self.total.requests - self.total.denied)
+    }
+
+    /// Returns the longest wait of a denied request.
+    pub(super) const fn longest_wait(&self) -> Duration {
+        self.total.longest_wait
+    }
+
     pub(super) fn new(top: usize) -> Self {
         Self {
             top,
@@ -180,10 +189,8 @@ impl Summary {
         }
         Ok(())
     }
-}
 
-impl Sink for Summary {
-    fn add(&mut self, step: &Step<'_>, decision: &Decision) -> anyhow::Result<()> {
+    pub(super) fn add(&mut self, step: &Step<'_>, decision: &Decision) {
         let (first, last) = self.span_us.unwrap_or((step.at_us, step.at_us));
         self.span_us = Some((first.min(step.at_us), last.max(step.at_us)));
         let is_request = matches!(step.action, StepAction::Check(_) | StepAction::Admit(..));
@@ -202,7 +209,6 @@ impl Sink for Summary {
         if is_request {
             counts.add(decision);
         }
-        Ok(())
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Step<'a> {
 /// The action of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StepAction<'a> {
+    /// A look at the remaining units of generated traffic, for a chart. It is not a request.
+    Sample,
     Check(Cost),
     Refund(Cost),
     Charge(Cost),

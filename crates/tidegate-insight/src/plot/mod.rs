@@ -122,7 +122,8 @@ impl Chart {
     }
 
     /// Returns the smallest and the largest horizontal value.
-    pub(crate) fn x_range(&self) -> (f64, f64) {
+    #[must_use]
+    pub fn x_range(&self) -> (f64, f64) {
         let series = self.panels.iter().flat_map(|panel| &panel.series);
         let xs = series.flat_map(|series| series.points.iter().map(|(x, _)| *x));
         let (low, high) = xs.fold((f64::MAX, f64::MIN), |(low, high), x| {
@@ -137,7 +138,9 @@ impl Chart {
 }
 
 impl Panel {
-    pub(crate) fn y_top(&self) -> f64 {
+    /// Returns the largest value of the vertical axis.
+    #[must_use]
+    pub fn y_top(&self) -> f64 {
         let ys = self.series.iter().flat_map(|series| series.points.iter());
         let highest = ys.map(|(_, y)| *y).fold(0.0, f64::max);
         self.y_max.unwrap_or(highest).max(f64::MIN_POSITIVE)

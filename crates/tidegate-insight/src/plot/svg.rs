@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::layout::{self, WIDTH};
 use super::{Anchor, Canvas, Chart, Color, Ink};
+use crate::text::escaped;
 
 struct Svg {
     text: String,
@@ -119,21 +120,4 @@ impl Canvas for Svg {
             "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{size}>{text}</text>"
         );
     }
-}
-
-/// Escapes text for XML and HTML. Control characters, which XML forbids, become spaces.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '&' => safe.push_str("&amp;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            control if control.is_control() => safe.push(' '),
-            other => safe.push(other),
-        }
-    }
-    safe
 }
