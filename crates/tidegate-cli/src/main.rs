@@ -7,6 +7,7 @@ mod interrupt;
 mod json;
 mod plot_file;
 mod remote;
+mod replay;
 mod serve;
 mod simulate;
 
@@ -55,6 +56,7 @@ enum Command {
     Reset(check::KeyOptions),
     Explain(explain::ExplainOptions),
     Simulate(simulate::SimulateOptions),
+    Replay(Box<replay::ReplayOptions>),
 }
 
 /// The exit code of an error, as opposed to a denial.
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Reset(options) => check::reset(&options),
         Command::Explain(options) => explain::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Replay(options) => replay::run(&options).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,

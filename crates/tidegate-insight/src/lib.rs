@@ -4,7 +4,9 @@
 //! here decides with the memory store and a manual clock, so results are those of a real limiter.
 
 pub mod explain;
+pub mod log;
 pub mod plot;
+pub mod replay;
 pub mod text;
 mod timeline;
 mod traffic;

@@ -3,6 +3,7 @@
 //! - [`vectors`]: the worked cases in `vectors/`, for any [`Subject`] with a settable time.
 //! - [`mod@reference`]: a naive limiter, written from the definition of a decision. It shares no
 //!   code with the real ones.
+//! - [`access_log`]: generated access logs, with a planted attack.
 //! - `redis`: real servers, sentinels and clusters, and a proxy that injects network faults.
 //! - `http`: a client that sends exactly the bytes it is given.
 //! - `tools`: clients in other languages.
@@ -11,6 +12,7 @@
 //! The test kit panics where a test should fail.
 #![allow(clippy::expect_used, clippy::panic)]
 
+pub mod access_log;
 #[cfg(feature = "servers")]
 mod folder;
 #[cfg(feature = "servers")]

@@ -34,9 +34,7 @@ impl Input {
     /// Reading standard input ends when Ctrl-C is pressed, even while no line arrives.
     pub(super) fn open(path: &str, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let (name, reader, length): (_, Box<dyn Read>, _) = if path == "-" {
-            let reader = InterruptibleStdin {
-                interrupt: interrupt.clone(),
-            };
+            let reader = InterruptibleStdin::new(interrupt);
             ("standard input".to_owned(), Box::new(reader), None)
         } else {
             let file = File::open(path).with_context(|| format!("--trace {path}"))?;
@@ -106,8 +104,16 @@ const POLL: Timespec = Timespec {
 };
 
 /// Standard input. A read that waits for input ends when it is interrupted.
-struct InterruptibleStdin {
+pub(crate) struct InterruptibleStdin {
     interrupt: Interrupt,
+}
+
+impl InterruptibleStdin {
+    pub(crate) fn new(interrupt: &Interrupt) -> Self {
+        Self {
+            interrupt: interrupt.clone(),
+        }
+    }
 }
 
 impl Read for InterruptibleStdin {
@@ -149,7 +155,7 @@ impl Drop for Input {
 
 /// Creates the progress on standard error: a bar if the length is known, otherwise a count of
 /// lines.
-fn progress(length: Option<u64>) -> ProgressBar {
+pub(crate) fn progress(length: Option<u64>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

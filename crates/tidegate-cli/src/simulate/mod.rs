@@ -1,6 +1,6 @@
 //! `tidegate simulate`: runs a trace through a policy, at the trace's own time.
 
-mod input;
+pub(crate) mod input;
 mod jsonl;
 mod most;
 mod output;
@@ -26,6 +26,7 @@ use jsonl::JsonLines;
 use most::MostInPeriod;
 use source::{Generated, Source};
 use summary::Summary;
+pub(crate) use summary::printable;
 use trace::{Step, StepAction};
 
 /// Run recorded or generated requests through policies, at their own time

@@ -249,7 +249,7 @@ fn short(duration: Duration) -> String {
 }
 
 /// Returns a key that a terminal can show: control characters are escaped, a long key is cut.
-fn printable(key: &str) -> String {
+pub(crate) fn printable(key: &str) -> String {
     let mut shown: String = key
         .chars()
         .take(KEY_SHOWN)
