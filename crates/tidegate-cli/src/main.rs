@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod doctor;
 mod explain;
 mod interrupt;
 mod json;
@@ -10,6 +11,7 @@ mod remote;
 mod replay;
 mod serve;
 mod simulate;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -57,6 +59,8 @@ enum Command {
     Explain(explain::ExplainOptions),
     Simulate(simulate::SimulateOptions),
     Replay(Box<replay::ReplayOptions>),
+    Doctor(doctor::DoctorOptions),
+    Verify(verify::VerifyOptions),
 }
 
 /// The exit code of an error, as opposed to a denial.
@@ -73,6 +77,8 @@ fn main() -> ExitCode {
         Command::Reset(options) => check::reset(&options),
         Command::Explain(options) => explain::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Verify(options) => verify::run(&options),
         Command::Replay(options) => replay::run(&options).map(|()| ExitCode::SUCCESS),
     };
     match result {

@@ -71,6 +71,10 @@ pub(crate) struct SourceOptions {
     /// With memory://: file that keeps the counters across restarts
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
+    /// File for a trace of checks: all checks of one in ten keys, up to 100 MB, keys hashed
+    /// ([record] in the configuration changes this)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Accept unauthenticated clients from other machines
     #[arg(long)]
     insecure: bool,
@@ -114,6 +118,7 @@ impl SourceOptions {
             "store.snapshot",
             self.snapshot.as_ref().map(path),
         );
+        add("--record", "record.file", self.record.as_ref().map(path));
         add("--log-format", "log.format", self.log_format.clone());
         add("--log-level", "log.level", self.log_level.clone());
         if self.insecure {
@@ -191,7 +196,7 @@ fn run_server(options: &ServeOptions, is_json: &mut bool) -> anyhow::Result<()> 
 
 /// Returns environment variables that look like settings except for an underscore.
 fn misspelled(source: &ConfigSource, config: &Config) -> Vec<(String, String)> {
-    const SECTIONS: [&str; 12] = [
+    const SECTIONS: [&str; 13] = [
         "STORE",
         "HTTP",
         "RESP",
@@ -201,6 +206,7 @@ fn misspelled(source: &ConfigSource, config: &Config) -> Vec<(String, String)> {
         "GUBERNATOR",
         "FORWARD_AUTH",
         "ADMIN",
+        "RECORD",
         "BOUNDS",
         "LOG",
         "POLICIES",
@@ -361,6 +367,9 @@ impl Greeting {
                 )
             ),
         ];
+        if let (Some(address), true) = (listeners.admin(), config.admin.dashboard) {
+            lines.push(format!("  dashboard  {admin}://{address}/"));
+        }
         if let Some(mut address) = listeners.http() {
             if address.ip().is_unspecified() {
                 address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());

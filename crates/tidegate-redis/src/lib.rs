@@ -11,6 +11,7 @@ mod builder;
 mod cluster;
 mod command;
 mod connection;
+mod diagnose;
 mod dial;
 mod error;
 mod health;
@@ -26,6 +27,7 @@ mod store;
 mod url;
 
 pub use builder::{RedisConnectError, RedisStoreBuilder};
+pub use diagnose::{Finding, Severity};
 pub use plan::RedisPlan;
 pub use store::RedisStore;
 pub use url::RedisUrlError;

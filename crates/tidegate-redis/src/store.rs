@@ -68,27 +68,20 @@ impl RedisStore {
         Self(Arc::new(shared))
     }
 
-    /// Returns Redis' `maxmemory-policy` if it lets Redis evict counters, which all have an expiry.
-    ///
-    /// Returns `None` if it does not, if there is no `maxmemory`, or if Redis does not tell.
-    pub async fn eviction_policy(&self) -> Option<String> {
-        let mut connection = match &self.0.route {
-            Route::Single(connection) => connection.multiplexed()?,
-            Route::Cluster(cluster) => cluster.any_connection()?,
-        };
-        let info = redis::cmd("INFO").arg("memory").to_owned();
-        let query = info.query_async::<String>(&mut connection);
-        let text = tokio::time::timeout(self.0.settings.connect_timeout, query)
-            .await
-            .ok()?
-            .ok()?;
-        let field = |name: &str| {
-            text.lines()
-                .find_map(|connection| connection.strip_prefix(name)?.strip_prefix(':'))
-        };
-        let has_maximum = field("maxmemory").is_some_and(|bytes| bytes.trim() != "0");
-        let policy = field("maxmemory_policy")?.trim();
-        (has_maximum && policy != "noeviction").then(|| policy.to_owned())
+    /// Returns a connection to the server, or to a node of the cluster.
+    pub(crate) fn any_connection(&self) -> Option<redis::aio::MultiplexedConnection> {
+        match &self.0.route {
+            Route::Single(connection) => connection.multiplexed(),
+            Route::Cluster(cluster) => cluster.any_connection(),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &RedisSettings {
+        &self.0.settings
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.0.route, Route::Cluster(_))
     }
 
     /// Sends one operation.

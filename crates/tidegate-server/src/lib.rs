@@ -14,6 +14,7 @@
 //! # }
 //! ```
 
+mod activity;
 mod auth;
 pub mod config;
 mod descriptors;

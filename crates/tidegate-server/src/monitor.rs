@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::store::Severity;
 use tidegate::{AnyStore, MemoryStats};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Logs when the store becomes unavailable or available, when memory is full, and when denied keys
 /// are evicted.
 pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
-    warn_of_eviction(&server.active()).await;
+    warn_of_findings(&server.active()).await;
     let mut was_degraded = false;
     let mut memory = Memory::default();
     loop {
@@ -51,16 +52,18 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
     }
 }
 
-/// Warns about a `maxmemory-policy` that evicts counters. All counters have an expiry, so every
-/// policy except noeviction does, and an evicted counter resets its client's limit.
-async fn warn_of_eviction(active: &ActiveConfig) {
-    if let AnyStore::Redis(store) = active.gate.store()
-        && let Some(policy) = store.eviction_policy().await
+/// Logs the serious findings about Redis. `tidegate doctor` prints all of them.
+async fn warn_of_findings(active: &ActiveConfig) {
+    let AnyStore::Redis(store) = active.gate.store() else {
+        return;
+    };
+    let findings = store.diagnose(false).await;
+    for finding in findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Serious)
     {
-        tracing::warn!(
-            policy,
-            "Redis may evict counters, which resets the limits of their clients: expected maxmemory-policy noeviction"
-        );
+        let (what, fix) = (&finding.what, &finding.fix);
+        tracing::warn!(finding = finding.code, fix, "Redis: {what}");
     }
 }
 

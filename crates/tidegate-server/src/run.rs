@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::activity::Activity;
 use crate::config::{Config, ConfigSource};
 use crate::error::ServeError;
 use crate::grpc::Grpc;
@@ -17,7 +18,7 @@ use crate::net::{Listeners, ProtocolHandler, UnixSocket, accept, accept_unix};
 use crate::resp::Resp;
 use crate::secrets::Secrets;
 use crate::server::{ActiveConfig, Server};
-use crate::{monitor, reload, snapshot, xds};
+use crate::{activity, monitor, reload, snapshot, xds};
 
 /// The source of a running server's configuration, and the signal to reload it.
 pub struct Reloads {
@@ -102,7 +103,9 @@ async fn serve(
     let gate = gate(&config, url).await?;
     // The monitor logs them, also while no request comes.
     gate.silence_outage_log();
-    let server = Arc::new(Server::new(ActiveConfig::new(config, secrets, gate)));
+    let activity = Activity::new(config.admin.dashboard, &config.record)?;
+    let active = ActiveConfig::new(config, secrets, gate);
+    let server = Arc::new(Server::new(active, activity));
     server.warn_of_few_files();
     reload::load_first_rules(&server)?;
     let ended = CancellationToken::new();
@@ -110,6 +113,7 @@ async fn serve(
     let _all = ended.clone().drop_guard();
     let beside = TaskTracker::new();
     beside.spawn(monitor::watch(Arc::clone(&server), ended.clone()));
+    beside.spawn(activity::watch(Arc::clone(&server), ended.clone()));
     let keeper = tokio::spawn(snapshot::keep(Arc::clone(&server), ended.clone(), lock));
     if let Some(Reloads { source, requests }) = reloads {
         beside.spawn(reload::watch(

@@ -1,12 +1,13 @@
 //! The state that all parts of a server share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tidegate::{AnyStore, Breaker, Clock, Gate};
 use tidegate_http::{ClientAddress, HeaderFormat, PolicyHeaderCache};
 
+use crate::activity::Activity;
 use crate::config::{Bounds, Config};
 use crate::descriptors::Domains;
 #[cfg(feature = "limitador")]
@@ -74,6 +75,9 @@ pub(crate) struct Server {
     #[cfg(feature = "limitador")]
     pub(crate) limitador: ArcSwapOption<Limitador>,
     pub(crate) metrics: Metrics,
+    pub(crate) activity: Activity,
+    /// Open streams of events to dashboards.
+    pub(crate) event_streams: Arc<AtomicUsize>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) admin_connections: Arc<Connections>,
     /// Bytes of request bodies that have not arrived completely.
@@ -93,7 +97,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(active: ActiveConfig) -> Self {
+    pub(crate) fn new(active: ActiveConfig, activity: Activity) -> Self {
         let clock = Clock::system();
         Self {
             active: ArcSwap::from_pointee(active),
@@ -101,6 +105,8 @@ impl Server {
             #[cfg(feature = "limitador")]
             limitador: ArcSwapOption::empty(),
             metrics: Metrics::default(),
+            activity,
+            event_streams: Arc::default(),
             connections: Arc::default(),
             admin_connections: Arc::default(),
             bodies: ByteBudget::new(MAX_BODY_BYTES),

@@ -9,4 +9,4 @@ pub use tidegate_core::{
     CasBackend, CasPlan, CasStore, Charged, Plan, Record, RecordError, Store, StoreError,
 };
 #[cfg(feature = "redis")]
-pub use tidegate_redis::RedisPlan;
+pub use tidegate_redis::{Finding, RedisPlan, Severity};

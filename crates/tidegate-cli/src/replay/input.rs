@@ -42,7 +42,8 @@ pub(super) struct LogInput {
 
 /// The settings and counters of all logs.
 struct Shared {
-    key: KeyExpression,
+    key: Option<KeyExpression>,
+    defaults: Defaults,
     cost: Option<CostExpression>,
     spreads: bool,
     was_spread: bool,
@@ -67,6 +68,7 @@ impl LogInput {
             sources,
             shared: Shared {
                 key: options.key.clone(),
+                defaults: Defaults::new()?,
                 cost: options.cost.clone(),
                 spreads: !options.no_spread,
                 was_spread: false,
@@ -235,12 +237,17 @@ impl LogSource {
         let format = self.format.unwrap_or_else(|| LogFormat::of_line(line));
         let record = format.parse(line)?;
         let mut key = String::new();
-        if !shared.key.write(&record, &mut key) {
+        let expression = match &shared.key {
+            Some(expression) => expression,
+            None if format == LogFormat::Trace => &shared.defaults.trace_key,
+            None => &shared.defaults.key,
+        };
+        if !expression.write(&record, &mut key) {
             return Err(LineError::NoKey);
         }
         let cost = match &shared.cost {
             Some(expression) => expression.of(&record),
-            None if format == LogFormat::Trace => trace_cost().of(&record),
+            None if format == LogFormat::Trace => shared.defaults.trace_cost.of(&record),
             None => Some(Cost::ONE),
         };
         let request = LoggedRequest {
@@ -281,11 +288,21 @@ impl LogSource {
     }
 }
 
-fn trace_cost() -> CostExpression {
-    // The expression is valid.
-    "cost"
-        .parse()
-        .unwrap_or_else(|_| unreachable!("a valid expression"))
+/// The expressions for logs and traces, unless others are given.
+struct Defaults {
+    key: KeyExpression,
+    trace_key: KeyExpression,
+    trace_cost: CostExpression,
+}
+
+impl Defaults {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            key: "address".parse()?,
+            trace_key: "key".parse()?,
+            trace_cost: "cost".parse()?,
+        })
+    }
 }
 
 impl Shared {

@@ -31,9 +31,10 @@ pub(crate) struct ReplayOptions {
     #[arg(long, short, value_name = "POLICY")]
     pub(super) policy: Vec<String>,
     /// Key: address, address/64 (IPv6 by prefix), user, host, method, path, path:/users/*/orders,
-    /// header:NAME, field:NAME of a JSON object; joined with +, as in user+path:/login
-    #[arg(long, short, default_value = "address", value_name = "EXPRESSION")]
-    pub(super) key: KeyExpression,
+    /// header:NAME, field:NAME of a JSON object; joined with +, as in user+path:/login [default:
+    /// address, or the key in a trace]
+    #[arg(long, short, value_name = "EXPRESSION")]
+    pub(super) key: Option<KeyExpression>,
     /// Cost: a number, bytes, bytes/1000, field:NAME, field:NAME/1000 [default: 1, or the cost in a
     /// trace]
     #[arg(long, short, value_name = "EXPRESSION")]

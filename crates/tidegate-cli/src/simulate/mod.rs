@@ -27,7 +27,8 @@ use most::MostInPeriod;
 use source::{Generated, Source};
 use summary::Summary;
 pub(crate) use summary::printable;
-use trace::{Step, StepAction};
+pub(crate) use trace::Step;
+use trace::StepAction;
 
 /// Run recorded or generated requests through policies, at their own time
 ///
@@ -228,7 +229,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_RECEIPTS: usize = 1_000_000;
 
 /// A limiter whose clock is the trace.
-struct Simulation {
+pub(crate) struct Simulation {
     limiter: Limiter<AnyStore>,
     clock: ManualClock,
     /// The keys to delete at the end from a store that outlives the simulation.
@@ -238,6 +239,16 @@ struct Simulation {
 }
 
 impl Simulation {
+    /// Creates a simulation on a store with this manual clock. Its keys are deleted at the end.
+    pub(crate) fn on(limiter: Limiter<AnyStore>, clock: ManualClock) -> Self {
+        Self {
+            limiter,
+            clock,
+            left_behind: Some(HashSet::new()),
+            receipts: HashMap::new(),
+        }
+    }
+
     fn new(policy: Policy, url: &str) -> anyhow::Result<Self> {
         let clock = ManualClock::new();
         let url = url.parse::<StoreUrl>().context("--store")?;
@@ -260,7 +271,7 @@ impl Simulation {
         })
     }
 
-    fn decide(&mut self, step: &Step<'_>) -> anyhow::Result<Decision> {
+    pub(crate) fn decide(&mut self, step: &Step<'_>) -> anyhow::Result<Decision> {
         self.clock.set(step.at);
         if let Some(keys) = &mut self.left_behind
             && !keys.contains(&*step.key)
@@ -333,7 +344,7 @@ impl Simulation {
     }
 
     /// Deletes the keys of the simulation. Keys that cannot be reached expire by themselves.
-    fn clean_up(&mut self) {
+    pub(crate) fn clean_up(&mut self) {
         for key in self.left_behind.take().into_iter().flatten() {
             if self.limiter.reset(&key).blocking().is_err() {
                 return;

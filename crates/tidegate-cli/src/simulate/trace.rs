@@ -9,7 +9,7 @@ use tidegate::{Cost, Timestamp};
 
 /// A parsed line of a trace.
 #[derive(Debug)]
-pub(super) struct Step<'a> {
+pub(crate) struct Step<'a> {
     pub(super) at_us: u64,
     pub(super) at: Timestamp,
     pub(super) key: Cow<'a, str>,
@@ -18,7 +18,7 @@ pub(super) struct Step<'a> {
 
 /// The action of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum StepAction<'a> {
+pub(crate) enum StepAction<'a> {
     /// A look at the remaining units of generated traffic, for a chart. It is not a request.
     Sample,
     Check(Cost),
@@ -50,6 +50,8 @@ struct TraceLine<'a> {
     receipt: Option<Cow<'a, str>>,
     #[serde(borrow)]
     settle: Option<Cow<'a, str>>,
+    #[serde(rename = "policy")]
+    _policy: Option<serde::de::IgnoredAny>,
     #[serde(rename = "allowed")]
     _allowed: Option<serde::de::IgnoredAny>,
     #[serde(rename = "limit")]
@@ -77,7 +79,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 }
 
 impl<'a> Step<'a> {
-    pub(super) fn read(line: &'a [u8]) -> anyhow::Result<Self> {
+    pub(crate) fn read(line: &'a [u8]) -> anyhow::Result<Self> {
         // The deserializer would accept a list of values in the right order too.
         if line.first() != Some(&b'{') {
             bail!(r#"expected a JSON object such as {{"at_us": 1700000000000000, "key": "a"}}"#);

@@ -218,8 +218,7 @@ pub(super) fn parse_trace(line: &[u8]) -> Result<Record<'_>, LineError> {
 impl TraceFields<'_> {
     pub(super) fn field(&self, field: &Field) -> Option<Cow<'_, str>> {
         match field {
-            // A trace has one key, whatever it was made of.
-            Field::Key | Field::Address | Field::User => Some(Cow::Borrowed(&self.key)),
+            Field::Key => Some(Cow::Borrowed(&self.key)),
             Field::Cost => self.cost.map(Cow::Borrowed),
             _ => None,
         }

@@ -31,7 +31,7 @@ fn without_invalid_url(line: &str) -> String {
 }
 
 /// The sections of a file without secrets.
-const PUBLIC: [&str; 10] = [
+const PUBLIC: [&str; 11] = [
     "policies",
     "bounds",
     "log",
@@ -42,6 +42,7 @@ const PUBLIC: [&str; 10] = [
     "limitador",
     "gubernator",
     "admin",
+    "record",
 ];
 
 /// Returns `true` if the text at `at` is in a section without secrets. Elsewhere a value may be a

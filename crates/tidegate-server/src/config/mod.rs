@@ -25,7 +25,7 @@ pub use load::{ConfigError, ConfigSource, Flag};
 pub use policies::{ExceptionConfig, PolicyConfig};
 pub use sections::{
     AdminConfig, Bounds, FailureMode, ForwardAuthConfig, HeaderFormatName, HttpConfig, LogConfig,
-    LogFormat, LogLevel, RespConfig, Scope, StoreConfig, TlsConfig, TokenConfig,
+    LogFormat, LogLevel, RecordConfig, RespConfig, Scope, StoreConfig, TlsConfig, TokenConfig,
 };
 pub use values::{ConfigDuration, Listen, PolicyText, StoreUrlText};
 
@@ -51,6 +51,8 @@ pub struct Config {
     pub gubernator: GubernatorConfig,
     /// The listener for operators: metrics and resets.
     pub admin: AdminConfig,
+    /// A trace of checks.
+    pub record: RecordConfig,
     /// The limits of the server's resources.
     pub bounds: Bounds,
     /// Logging.

@@ -203,6 +203,10 @@ pub struct AdminConfig {
     pub metrics_listen: Listen,
     /// Refuses resets.
     pub read_only: bool,
+    /// The dashboard, and the sketch of busy and denied keys behind it and `/v1/top`.
+    pub dashboard: bool,
+    /// Shows keys in full on the dashboard and in `/v1/top`. By default they are masked.
+    pub show_keys: bool,
     /// TLS. Without it the listener is unencrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
@@ -219,9 +223,37 @@ impl Default for AdminConfig {
             listen: Listen::local(9090),
             metrics_listen: Listen::Off,
             read_only: false,
+            dashboard: true,
+            show_keys: false,
             tls: None,
             insecure: false,
             hosts: Vec::new(),
+        }
+    }
+}
+
+/// A trace of checks, for `tidegate replay` and `tidegate simulate`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RecordConfig {
+    /// The file. It is replaced at the start. Without it nothing is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// Records all checks of one in this many keys.
+    pub sample: u64,
+    /// The size of the file and of the one before it, `FILE.1`, together.
+    pub max_bytes: u64,
+    /// Writes keys as they are. By default they are hashed, with a secret that is not stored.
+    pub plain_keys: bool,
+}
+
+impl Default for RecordConfig {
+    fn default() -> Self {
+        Self {
+            file: None,
+            sample: 10,
+            max_bytes: 100_000_000,
+            plain_keys: false,
         }
     }
 }

@@ -19,13 +19,14 @@ mod target;
 
 #[cfg(feature = "limitador")]
 pub(crate) use compile::service_namespace;
-pub(crate) use compile::{MAX_COUNT, compile};
+pub(crate) use compile::{MAX_COUNT, compile, unit_period};
 pub(crate) use decide::{
     DecideOptions, Decided, Hits, LimitRequest, MAX_DESCRIPTORS, RuleDecision, decide,
 };
+pub(crate) use figures::cost;
 pub(crate) use figures::{DecideError, Figures};
 #[cfg(feature = "limitador")]
-pub(crate) use figures::{available, check_together, cost, failed};
+pub(crate) use figures::{available, check_together, failed};
 #[cfg(feature = "limitador")]
 pub(crate) use files::read_rule_file;
 pub(crate) use files::{RuleFiles, rule_folders};

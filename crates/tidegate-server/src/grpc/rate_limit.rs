@@ -2,20 +2,24 @@
 
 use http::HeaderMap;
 use smallvec::SmallVec;
+use tidegate::{Limit, Rate};
 use tidegate_core::Store;
 use tokio::sync::SemaphorePermit;
 use tonic::Status;
 
 use super::response;
+use crate::activity::{Label, Observed};
 use crate::config::{DescriptorHits, DescriptorMode, EnvoyConfig, Scope};
 use crate::descriptors::{
-    DecideError, DecideOptions, Hits, LimitRequest, MAX_DESCRIPTORS, RuleDecision, decide,
+    DecideError, DecideOptions, Figures, Hits, LimitRequest, MAX_DESCRIPTORS, RuleDecision, cost,
+    decide, unit_period,
 };
 use crate::http::route::authorize;
 #[cfg(feature = "limitador")]
 use crate::limitador::CheckKind;
 use crate::net::Timeouts;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::server::{ActiveConfig, Server};
 
@@ -105,12 +109,43 @@ pub(crate) async fn should_rate_limit(
     let decided = decide(rules, gate, &request.domain, &asked, options(envoy))
         .await
         .map_err(|error| undecided(caller.server, error))?;
-    for decision in &decided.decisions {
-        if let RuleDecision::Limited { figures, .. } = decision {
+    for (asked, decision) in asked.iter().zip(&decided.decisions) {
+        if let RuleDecision::Limited { figures, shown, .. } = decision {
             caller.server.metrics.degraded_rule(figures.degraded);
+            observe(caller.server, &request.domain, asked, figures, shown);
         }
     }
     Ok(response::render(envoy, &request, decided))
+}
+
+/// Reports a decision to the dashboard and the recorder. The key is the descriptor.
+fn observe(
+    server: &Server,
+    domain: &str,
+    asked: &LimitRequest<'_>,
+    figures: &Figures,
+    shown: &RateLimit,
+) {
+    let (Hits::Check(hits) | Hits::Charge(hits)) = asked.hits else {
+        return;
+    };
+    let mut key = String::new();
+    for entry in asked.entries {
+        let separator = if key.is_empty() { "" } else { " " };
+        key.extend([separator, &entry.key, "=", &entry.value]);
+    }
+    let period = unit_period(shown.unit());
+    let limit = Limit::fixed_window(Rate::new(u64::from(shown.requests_per_unit), period));
+    let observed = Observed {
+        label: Label::Rule(domain),
+        tenant: None,
+        key: key.as_bytes(),
+        cost: cost(hits),
+        is_denied: figures.is_over,
+        retry_after: figures.retry_after,
+        limit: Some(&limit),
+    };
+    server.activity.observe(&server.clock, &observed);
 }
 
 /// Rejects a request without a domain or descriptors, or with too many.

@@ -18,6 +18,7 @@ use tonic::Status;
 pub(crate) use json::{health_json, request_from_json, response_json};
 use limit::{LimitKind, RequestLimit};
 
+use crate::activity::{Label, Observed};
 use crate::config::Scope;
 use crate::grpc::Caller;
 use crate::http::response_body::check_room_for_batch;
@@ -154,6 +155,21 @@ async fn decide(
         limiter.check(key()).cost(cost).await.map_err(failed)?
     };
     caller.server.metrics.degraded_rule(decision.degraded());
+    if request.hits > 0 {
+        let observed = Observed {
+            label: Label::Rule(&request.name),
+            tenant: None,
+            key: request.unique_key.as_bytes(),
+            cost,
+            is_denied: decision.is_denied(),
+            retry_after: decision.retry_after(),
+            limit: limiter.policy().limits().first(),
+        };
+        caller
+            .server
+            .activity
+            .observe(&caller.server.clock, &observed);
+    }
     if decision.is_denied() && !decision.has_figures() {
         return Err("the store is unavailable".to_owned());
     }

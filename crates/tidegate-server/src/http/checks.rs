@@ -18,6 +18,7 @@ use super::receipt::Receipt;
 use super::request::{BatchRequest, CheckRequest, CheckTarget, CostRule, SettleRequest};
 use super::response::{CheckResponse, from_verdict, json};
 use super::response_body::check_room_for_batch;
+use crate::activity::{Label, Observed};
 use crate::inline::Inline;
 use crate::log::masked_key;
 use crate::net::Timeouts;
@@ -166,11 +167,13 @@ async fn check_with_receipt(
     let receipt = Receipt::new(target).ok_or_else(unavailable)?;
     let _permit = caller.permit().await;
     let (verdict, is_kept) = match Operand::new(&active.gate, target)? {
-        Operand::Named(subject) => active
-            .gate
-            .decide_with_receipt(subject, &receipt.id)
-            .await
-            .map_err(problem)?,
+        Operand::Named(subject) => {
+            let decided = active.gate.decide_with_receipt(subject, &receipt.id).await;
+            let (verdict, is_kept) = decided.map_err(problem)?;
+            let subjects = std::slice::from_ref(subject);
+            server.activity.verdict(&server.clock, subjects, &verdict);
+            (verdict, is_kept)
+        }
         Operand::Inline { inline, key, cost } => {
             let checked = inline
                 .limiter
@@ -180,6 +183,7 @@ async fn check_with_receipt(
             if cost > Cost::ZERO {
                 server.metrics.inline(&admission.decision);
             }
+            observe_inline(server, target, &inline, cost, &admission.decision);
             let verdict = Verdict::from_decision(inline.label, admission.decision);
             (verdict.with_limits(admission.limits), is_kept)
         }
@@ -335,7 +339,6 @@ async fn together(
     asked: &[CheckTarget<'_>],
     has_details: bool,
 ) -> Result<Response, Problem> {
-    let gate = &caller.active.gate;
     let _permit = caller.permit().await;
     let mut subjects = Vec::with_capacity(asked.len());
     for target in asked {
@@ -347,24 +350,53 @@ async fn together(
         subjects.push(subject.clone());
     }
     let checked = CheckVerdict {
-        verdict: decide_subjects(gate, &subjects, has_details).await?,
+        verdict: decide_subjects(caller, &subjects, has_details).await?,
         is_inline: false,
     };
     Ok(checked.response(caller, has_details, StatusCode::OK))
 }
 
 pub(super) async fn decide_subjects(
-    gate: &Gate<AnyStore>,
+    caller: Caller<'_>,
     subjects: &[Subject<'_>],
     has_details: bool,
 ) -> Result<Verdict, Problem> {
-    if has_details {
-        return gate.decide_with_limits(subjects).await.map_err(problem);
-    }
-    match gate.decide(subjects).ready_or_future() {
-        Ok(verdict) => verdict.map_err(problem),
-        Err(future) => future.await.map_err(problem),
-    }
+    let Caller { server, active, .. } = caller;
+    let decided = if has_details {
+        active.gate.decide_with_limits(subjects).await
+    } else {
+        match active.gate.decide(subjects).ready_or_future() {
+            Ok(verdict) => verdict,
+            Err(future) => future.await,
+        }
+    };
+    let verdict = decided.map_err(problem)?;
+    server.activity.verdict(&server.clock, subjects, &verdict);
+    Ok(verdict)
+}
+
+/// Reports a decision under limits that came with the request.
+fn observe_inline(
+    server: &Server,
+    target: &CheckTarget<'_>,
+    inline: &Inline,
+    cost: Cost,
+    decision: &Decision,
+) {
+    let (tenant, _, key) = target.client();
+    let policy = inline.limiter.policy();
+    server.activity.observe(
+        &server.clock,
+        &Observed {
+            label: Label::Inline(policy),
+            tenant,
+            key,
+            cost,
+            is_denied: decision.is_denied(),
+            retry_after: decision.retry_after(),
+            limit: policy.limits().get(decision.limit_index()),
+        },
+    );
 }
 
 /// Checks that the policy exists and the limits are valid, before anything is taken.
@@ -387,7 +419,7 @@ async fn decide(
     let verdict = match Operand::new(&active.gate, target)? {
         Operand::Named(subject) => {
             let subjects = std::slice::from_ref(subject);
-            decide_subjects(&active.gate, subjects, has_details).await?
+            decide_subjects(caller, subjects, has_details).await?
         }
         Operand::Inline { inline, key, cost } => {
             let check = inline.limiter.check(&key[..]).cost(cost);
@@ -399,6 +431,7 @@ async fn decide(
             if cost > Cost::ZERO {
                 server.metrics.inline(&decision);
             }
+            observe_inline(server, target, &inline, cost, &decision);
             Verdict::from_decision(inline.label, decision).with_limits(limits)
         }
     };

@@ -114,7 +114,7 @@ pub(super) async fn answer(caller: Caller<'_>, head: &Parts) -> Result<Response,
     };
     let _permit = caller.permit().await;
     let active = caller.active;
-    let verdict = decide_subjects(&active.gate, &[subject], false).await?;
+    let verdict = decide_subjects(caller, &[subject], false).await?;
     let mut response = Response::default();
     let cache = &active.policy_headers;
     let headers = rate_limit_headers(&verdict, active.header_format, false, None, cache);

@@ -4,6 +4,7 @@
 
 pub(crate) mod body;
 mod checks;
+pub(crate) mod dashboard;
 mod forward_auth;
 #[cfg(feature = "limitador")]
 mod limitador;
@@ -34,6 +35,7 @@ use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 
+use self::dashboard::{EventStream, EventsBody};
 use self::parse_error::ExplainedStream;
 use self::response_body::{ResponseBody, ResponseReservation};
 use crate::metrics::Protocol;
@@ -131,6 +133,10 @@ impl Http {
                 .saturating_sub(begun.as_nanos()),
         );
         self.server.metrics.answered(self.protocol(), 1, after);
+        if response.extensions().get::<EventsBody>().is_some() && !is_head {
+            let events = EventStream::open(&self.server, timeouts);
+            return ResponseBody::streaming(response, events);
+        }
         timeouts.end();
         // Over HTTP/1.1 hyper omits the body of a HEAD itself, and keeps its length.
         if is_head && !is_http1 {

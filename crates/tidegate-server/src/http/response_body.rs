@@ -12,6 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 
 use super::Response;
+use super::dashboard::EventStream;
 use super::problem::Problem;
 use crate::net::{ByteBudget, Reservation, Timeouts};
 
@@ -35,6 +36,8 @@ pub(crate) struct ResponseBody {
     room: Option<ResponseReservation>,
     /// Sent after the body, for gRPC.
     trailers: Option<HeaderMap>,
+    /// Sent instead of the body.
+    events: Option<EventStream>,
 }
 
 /// The reservation of a response, in the budget and on its connection.
@@ -127,6 +130,18 @@ impl ResponseBody {
             body,
             room: None,
             trailers: None,
+            events: None,
+        })
+    }
+
+    /// Creates a response whose body is a stream of events. Each is small, and the next one waits
+    /// until it is sent.
+    pub(crate) fn streaming(response: Response, events: EventStream) -> http::Response<Self> {
+        response.map(|body| Self {
+            body,
+            room: None,
+            trailers: None,
+            events: Some(events),
         })
     }
 
@@ -158,6 +173,7 @@ impl ResponseBody {
             body,
             room: Some(room),
             trailers: None,
+            events: None,
         }))
     }
 
@@ -176,6 +192,10 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Some(events) = &mut self.events {
+            let event = std::task::ready!(events.poll_event(context));
+            return Poll::Ready(event.map(|event| Ok(Frame::data(event))));
+        }
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if let Poll::Ready(None) = frame
             && let Some(trailers) = self.trailers.take()
@@ -192,10 +212,13 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream() && self.trailers.is_none()
+        self.body.is_end_stream() && self.trailers.is_none() && self.events.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match self.events {
+            Some(_) => SizeHint::default(),
+            None => self.body.size_hint(),
+        }
     }
 }

@@ -6,12 +6,14 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 
 use super::checks::Caller;
+use super::dashboard::Asset;
 use super::peers::PeerOperation;
 use super::problem::Problem;
 use super::request::parse;
 use super::response_body::StaticBody;
 use super::{
-    Http, Request, Response, body, checks, forward_auth, origin, rate_limit_json, response,
+    Http, Request, Response, body, checks, dashboard, forward_auth, origin, rate_limit_json,
+    response,
 };
 use crate::auth::{Access, FAILED_AUTH_DELAY};
 use crate::config::{Bounds, Config, Scope};
@@ -46,6 +48,11 @@ enum Operation {
     Ready,
     Metrics,
     OpenApi,
+    /// The data of the dashboard, and its files.
+    Top,
+    Events,
+    Lookup,
+    Asset(Asset),
     Peer(PeerOperation),
 }
 
@@ -68,6 +75,12 @@ impl Operation {
             "/readyz" => Self::Ready,
             "/metrics" => Self::Metrics,
             "/openapi.json" => Self::OpenApi,
+            "/v1/top" => Self::Top,
+            "/v1/events" => Self::Events,
+            "/v1/lookup" => Self::Lookup,
+            _ if config.admin.dashboard && Asset::from_path(path).is_some() => {
+                return Asset::from_path(path).map(Self::Asset);
+            }
             _ => return PeerOperation::from_path(path, config).map(Self::Peer),
         })
     }
@@ -83,8 +96,14 @@ impl Operation {
             | Self::ForwardAuth
             | Self::Json => Some(Scope::Check),
             Self::Refund => Some(Scope::Refund),
-            Self::Reset | Self::Metrics | Self::Rules | Self::Stats => Some(Scope::Admin),
-            Self::HealthCheck | Self::Health | Self::Ready | Self::OpenApi => None,
+            Self::Reset
+            | Self::Metrics
+            | Self::Rules
+            | Self::Stats
+            | Self::Top
+            | Self::Events
+            | Self::Lookup => Some(Scope::Admin),
+            Self::HealthCheck | Self::Health | Self::Ready | Self::OpenApi | Self::Asset(_) => None,
             Self::Peer(operation) => operation.scope(),
         }
     }
@@ -104,6 +123,9 @@ impl Operation {
                 | Self::Ready
                 | Self::Metrics
                 | Self::OpenApi
+                | Self::Top
+                | Self::Events
+                | Self::Asset(_)
         )
     }
 
@@ -202,7 +224,7 @@ async fn run(
         Operation::Peer(operation) => operation.run(caller, headers, body).await,
         Operation::Batch => checks::batch(caller, &parse(headers, body)?).await,
         Operation::Settle => checks::settle(caller, &parse(headers, body)?).await,
-        Operation::Peek => checks::peek(caller, &parse(headers, body)?).await,
+        Operation::Peek | Operation::Lookup => checks::peek(caller, &parse(headers, body)?).await,
         Operation::Charge => checks::charge(caller, &parse(headers, body)?).await,
         Operation::Refund => checks::refund(caller, &parse(headers, body)?).await,
         Operation::Reset => checks::reset(caller, &parse(headers, body)?).await,
@@ -213,6 +235,7 @@ async fn run(
 /// Checks that the listener serves the operation.
 fn check_listener(http: &Http, operation: Operation) -> Result<(), Problem> {
     let is_other = match operation.scope() {
+        None if matches!(operation, Operation::Asset(_)) => !http.is_admin,
         Some(Scope::Admin) => !http.is_admin,
         Some(Scope::Check | Scope::Refund) => http.is_admin,
         None => false,
@@ -348,6 +371,9 @@ fn status(
             Ok(plain(rate_limit_json::stats_text(rules.as_deref())))
         }
         Operation::Metrics => metrics_text(http, headers),
+        Operation::Top => Ok(dashboard::top(&http.server)),
+        Operation::Events => dashboard::events(&http.server),
+        Operation::Asset(asset) => Ok(asset.response()),
         _ => {
             let text = if http.is_admin {
                 OPENAPI_ADMIN

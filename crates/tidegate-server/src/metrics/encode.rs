@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 use tidegate::{AnyStore, Degraded, MemoryStats};
 
 use super::{BUCKETS, Metrics, OUTCOMES, PROTOCOLS, Protocol, SUM_NS};
+use crate::activity::RecorderStats;
 use crate::server::Server;
 
 /// Returns all metrics in the OpenMetrics text format.
@@ -71,6 +72,9 @@ impl Collector for ServerCollector {
         let active = server.active();
         encode_counters(&mut encoder, &counters(&server.metrics))?;
         encode_gauges(&mut encoder, &gauges(server))?;
+        if let Some(stats) = server.activity.recorder_stats() {
+            encode_counters(&mut encoder, &recorder_counters(stats))?;
+        }
         if let AnyStore::Memory(store) = active.gate.store() {
             let stats = store.stats();
             encode_gauges(&mut encoder, &memory_gauges(&stats))?;
@@ -86,6 +90,21 @@ impl Collector for ServerCollector {
 
 pub(super) fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
+}
+
+fn recorder_counters(stats: RecorderStats) -> [Metric; 2] {
+    [
+        (
+            "tidegate_recorded_checks",
+            "Checks written to record.file",
+            stats.written,
+        ),
+        (
+            "tidegate_recorded_checks_dropped",
+            "Checks that could not be written to record.file",
+            stats.dropped,
+        ),
+    ]
 }
 
 fn counters(metrics: &Metrics) -> [Metric; 9] {

@@ -158,6 +158,18 @@ impl Metrics {
         add_one(&self.failed_descriptors);
     }
 
+    /// Returns the allowed, denied and degraded decisions under limits from requests.
+    pub(crate) fn inline_totals(&self) -> [u64; 3] {
+        let sum = |index: usize| self.inline.sum(index);
+        let degraded = (0..Degraded::ALL.len()).map(|reason| sum(OUTCOMES.len() + reason));
+        [sum(0), sum(1) + sum(2) + sum(3), degraded.sum()]
+    }
+
+    /// Returns `true` if the last configuration was rejected.
+    pub(crate) fn is_rejected(&self) -> bool {
+        self.is_rejected.load(Ordering::Relaxed)
+    }
+
     /// Returns the number of answered requests.
     fn requests(&self, protocol: Protocol) -> u64 {
         let counters = self.protocol(protocol);

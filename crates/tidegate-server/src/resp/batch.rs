@@ -2,10 +2,11 @@
 
 use smallvec::SmallVec;
 use tidegate::request::LimiterRequest;
-use tidegate::{AnyStore, Cost, Key, Limiter};
+use tidegate::{AnyStore, Cost, Decision, Key, Limiter};
 
 use super::reply::Replies;
 use super::throttle::Throttle;
+use crate::activity::{Label, Observed};
 use crate::server::Server;
 
 /// Throttle commands that will be decided together.
@@ -21,6 +22,21 @@ impl ThrottleBatch<'_, '_> {
     /// Returns the approximate length of the replies.
     pub(super) fn expected(&self) -> usize {
         self.commands.len() * REPLY
+    }
+
+    #[inline]
+    fn observe(&self, throttle: &Throttle<'_>, decision: &Decision) {
+        let policy = throttle.limiter.policy();
+        let observed = Observed {
+            label: Label::Bucket,
+            tenant: None,
+            key: throttle.key,
+            cost: throttle.cost,
+            is_denied: decision.is_denied(),
+            retry_after: decision.retry_after(),
+            limit: policy.limits().first(),
+        };
+        self.server.activity.observe(&self.server.clock, &observed);
     }
 
     /// Decides all commands, and writes the replies in order.
@@ -47,6 +63,7 @@ impl ThrottleBatch<'_, '_> {
                     if one.cost > Cost::ZERO {
                         self.server.metrics.inline(decision);
                     }
+                    self.observe(one, decision);
                     replies.five(one.command.reply(decision));
                 }
             }

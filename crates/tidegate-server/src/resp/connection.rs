@@ -486,7 +486,10 @@ impl RespSession {
             Err(text) => return self.replies.error(&text),
         };
         let version = self.session.version;
-        match command.run(&active.gate, version, &mut self.replies).await {
+        match command
+            .run(&self.server, &active.gate, version, &mut self.replies)
+            .await
+        {
             Ok(was_used) if operation == PolicyOperation::Reset => {
                 let (policy, key) = (command.policy, masked_key(command.key));
                 let caller = self.stream.timeouts().peer();

@@ -11,11 +11,12 @@
 //! `TG.RESET` replies 1 or 0. The others reply a decision, see [`write_decision`].
 
 use tidegate::request::{GateRequest, GateRequestKind};
-use tidegate::{AnyStore, CheckError, Cost, Decision, DenialReason, Gate, Verdict};
+use tidegate::{AnyStore, CheckError, Cost, Decision, DenialReason, Gate, Subject, Verdict};
 use tidegate_http::microseconds;
 
 use super::frame::Words;
 use super::reply::{Replies, Version};
+use crate::server::Server;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PolicyOperation {
@@ -116,6 +117,7 @@ impl<'a> PolicyCommand<'a> {
     /// Runs the command and writes its reply. Returns whether a reset found anything.
     pub(super) async fn run(
         &self,
+        server: &Server,
         gate: &Gate<AnyStore>,
         version: Version,
         replies: &mut Replies,
@@ -124,6 +126,12 @@ impl<'a> PolicyCommand<'a> {
         match self.operation {
             PolicyOperation::Check => {
                 let verdict = self.with_options(gate.check(policy, key)).await?;
+                let subject = Subject {
+                    tenant: self.tenant,
+                    cost: self.cost,
+                    ..Subject::new(policy, key)
+                };
+                server.activity.verdict(&server.clock, &[subject], &verdict);
                 write_verdict(&verdict, version, replies);
             }
             PolicyOperation::Peek => {

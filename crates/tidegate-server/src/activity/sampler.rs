@@ -1,0 +1,106 @@
+//! Chooses the decisions to look at. A thread looks at each of its first decisions in a tenth of a
+//! second, and at one in about 64 after that. Each counts for those that were skipped.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The decisions of a thread in an epoch that are all looked at.
+const ALL: u32 = 256;
+/// The mean number of decisions for each one that is looked at after that.
+const MEAN: u32 = 64;
+
+#[derive(Clone, Copy)]
+struct Sampler {
+    epoch: u32,
+    seen: u32,
+    /// The number of decisions to skip.
+    skip: u32,
+    /// The number that the next sample counts for.
+    weight: u32,
+    /// The state of a small random number generator, which avoids patterns of clients.
+    random: u32,
+}
+
+thread_local! {
+    static SAMPLER: Cell<Sampler> = const {
+        Cell::new(Sampler { epoch: 0, seen: 0, skip: 0, weight: 1, random: 0x9e37_79b9 })
+    };
+    static NUMBER: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    };
+}
+
+/// Returns a number of this thread.
+pub(super) fn thread_number() -> usize {
+    NUMBER.with(|number| *number)
+}
+
+/// Returns the number of decisions that this one counts for, or `None` to skip it.
+#[inline]
+pub(super) fn weight(epoch: u32) -> Option<u32> {
+    SAMPLER.with(|cell| {
+        let mut sampler = cell.get();
+        if sampler.skip > 0 && sampler.epoch == epoch {
+            sampler.skip -= 1;
+            cell.set(sampler);
+            return None;
+        }
+        let weight = sampler.next(epoch);
+        cell.set(sampler);
+        Some(weight)
+    })
+}
+
+impl Sampler {
+    fn next(&mut self, epoch: u32) -> u32 {
+        if self.epoch != epoch {
+            // The decisions that were still to be skipped did not come.
+            (self.epoch, self.seen) = (epoch, 0);
+            (self.skip, self.weight) = (0, 1);
+        }
+        let weight = self.weight;
+        self.seen += 1;
+        if self.seen >= ALL {
+            // xorshift32
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 17;
+            self.random ^= self.random << 5;
+            self.skip = self.random % (2 * MEAN - 1);
+            self.weight = self.skip + 1;
+        }
+        weight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_add_up_to_the_decisions() {
+        for decisions in [10_u32, 256, 300, 100_000] {
+            let mut sampler = Sampler {
+                epoch: 0,
+                seen: 0,
+                skip: 0,
+                weight: 1,
+                random: 7,
+            };
+            let (mut sum, mut samples) = (0, 0);
+            for _ in 0..decisions {
+                if sampler.skip > 0 {
+                    sampler.skip -= 1;
+                    continue;
+                }
+                sum += sampler.next(1);
+                samples += 1;
+            }
+            assert!(sum.abs_diff(decisions) <= 2 * MEAN, "{sum} of {decisions}");
+            assert!(
+                samples <= ALL + decisions / (MEAN / 2),
+                "{samples} of {decisions}"
+            );
+        }
+    }
+}
