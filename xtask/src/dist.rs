@@ -37,6 +37,18 @@ pub(crate) fn dist(root: &Path) -> anyhow::Result<()> {
     if !Command::new(&binary).arg("--version").status()?.success() {
         bail!("{} does not run", binary.display());
     }
+    // Completions and manual pages are shipped beside it.
+    let share = target.join("share");
+    let written = Command::new(&binary)
+        .args(["completions", "--write"])
+        .arg(&share)
+        .status()?;
+    if !written.success() {
+        bail!(
+            "completions and manual pages cannot be written to {}",
+            share.display()
+        );
+    }
     let bytes = std::fs::metadata(&binary)?.len();
     println!(
         "{} ({} MB, static)",

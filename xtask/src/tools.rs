@@ -12,7 +12,7 @@ struct Tool {
     package: &'static str,
 }
 
-const TOOLS: [Tool; 17] = [
+const TOOLS: [Tool; 18] = [
     Tool {
         program: "bash",
         purpose: "pipes and memory limits",
@@ -77,6 +77,11 @@ const TOOLS: [Tool; 17] = [
         program: "caddy",
         purpose: "forward-auth behind Caddy",
         package: "caddy",
+    },
+    Tool {
+        program: "tmux",
+        purpose: "a real terminal for `tidegate top`",
+        package: "tmux",
     },
     Tool {
         program: "chromium",

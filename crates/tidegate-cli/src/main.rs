@@ -1,6 +1,8 @@
 //! The `tidegate` command.
 
+mod bench;
 mod check;
+mod completions;
 mod config;
 mod doctor;
 mod explain;
@@ -11,14 +13,15 @@ mod remote;
 mod replay;
 mod serve;
 mod simulate;
+mod top;
 mod verify;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Exact rate limiting: run a server for any language, check one key from the shell, or try a
-/// policy on a trace of requests.
+/// Exact rate limiting: run a server for any language, check one key from the shell, explain a
+/// policy, try it on generated traffic or on an access log, and watch who is limited
 #[derive(Parser)]
 #[command(
     name = "tidegate",
@@ -59,8 +62,11 @@ enum Command {
     Explain(explain::ExplainOptions),
     Simulate(simulate::SimulateOptions),
     Replay(Box<replay::ReplayOptions>),
+    Top(top::TopOptions),
+    Bench(bench::BenchOptions),
     Doctor(doctor::DoctorOptions),
     Verify(verify::VerifyOptions),
+    Completions(completions::CompletionsOptions),
 }
 
 /// The exit code of an error, as opposed to a denial.
@@ -77,6 +83,9 @@ fn main() -> ExitCode {
         Command::Reset(options) => check::reset(&options),
         Command::Explain(options) => explain::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Simulate(options) => simulate::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Top(options) => top::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Completions(options) => completions::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Bench(options) => bench::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Doctor(options) => doctor::run(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Replay(options) => replay::run(&options).map(|()| ExitCode::SUCCESS),
