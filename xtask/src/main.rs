@@ -39,7 +39,7 @@ enum Task {
     Dist,
     /// Generate crates/tidegate-server/src/proto from the protocol definitions
     Proto,
-    /// Draw docs/terminal.svg, the picture in the README, from a real session
+    /// Draw the pictures in docs/: a real session, and simulations
     Picture,
     /// Attack a release binary on loopback for a few minutes and print the results
     Attack {
@@ -47,11 +47,11 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Measure against peers: `cargo xtask bench memory`, `redis`, `failures`, `tower`, `server` or
-    /// `grpc`
+    /// Measure against peers: `cargo xtask bench memory`, `redis`, `failures`, `tower`, `server`,
+    /// `grpc` or `insight`
     Bench {
         /// The benchmark and its options: `memory`, `redis`, `failures`, `tower`, `server`, `grpc`,
-        /// `memory --help`
+        /// `insight`, `memory --help`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         arguments: Vec<String>,
     },
@@ -201,7 +201,8 @@ fn picture() -> anyhow::Result<()> {
         "tidegate-cli",
     ];
     cargo(&build, &[])?;
-    picture::draw(root()?)
+    picture::draw(root()?)?;
+    picture::plot(root()?)
 }
 
 fn bench(arguments: &[String]) -> anyhow::Result<()> {
@@ -223,6 +224,7 @@ fn bench(arguments: &[String]) -> anyhow::Result<()> {
             tools::ensure_for_server()?;
             tools::ensure_clients(root()?)?;
         }
+        Some("insight") => tools::ensure_for_server()?,
         Some("attack") => {}
         _ => return cargo(&command, &[]),
     }

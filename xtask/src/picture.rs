@@ -166,3 +166,46 @@ fn escaped(text: &str) -> String {
         .replace('<', "&lt;")
         .replace('>', "&gt;")
 }
+
+/// Draws the simulations of docs/choosing-an-algorithm.md and docs/replay.md.
+pub(crate) fn plot(root: &Path) -> anyhow::Result<()> {
+    let pictures: [(&str, &[&str]); 2] = [
+        (
+            "boundary.svg",
+            &[
+                "--policy",
+                "fixed_window 100/minute",
+                "--policy",
+                "sliding_window_counter 100/minute",
+                "--traffic",
+                "boundary",
+            ],
+        ),
+        (
+            "bucket.svg",
+            &[
+                "--policy",
+                "2/second burst=20",
+                "--traffic",
+                "burst:40/20s",
+                "--duration",
+                "60s",
+            ],
+        ),
+    ];
+    for (name, arguments) in pictures {
+        let file = root.join("docs").join(name);
+        let status = Command::new(root.join("target/release/tidegate"))
+            .arg("simulate")
+            .args(arguments)
+            .arg("--plot")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .status()?;
+        if !status.success() {
+            bail!("{} cannot be drawn", file.display());
+        }
+        println!("{}", file.display());
+    }
+    Ok(())
+}

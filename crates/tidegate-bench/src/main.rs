@@ -6,6 +6,7 @@
 mod attack;
 mod failures;
 mod grpc;
+mod insight;
 mod memory;
 mod redis;
 mod server;
@@ -24,6 +25,8 @@ enum Bench {
     Failures(failures::Options),
     /// Measure Envoy's rate limit service against envoyproxy/ratelimit, gubernator and throttlecrab
     Grpc(grpc::Options),
+    /// Measure the cost of the dashboard and the recorder, and the speed of `tidegate replay`
+    Insight(insight::Options),
     /// Measure the memory store against governor: rows A1 to A8
     Memory(memory::Options),
     /// Measure the Redis store against raw commands and other limiters: rows C1 to D4
@@ -39,6 +42,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Attack(options) => attack::run(&options),
         Bench::Failures(options) => failures::run(&options),
         Bench::Grpc(options) => grpc::run(&options),
+        Bench::Insight(options) => insight::run(&options),
         Bench::Memory(options) => memory::run(&options),
         Bench::Redis(options) => redis::run(&options),
         Bench::Server(options) => server::run(&options),

@@ -1,4 +1,6 @@
 //! `tidegate doctor` and `tidegate verify` on real servers with planted faults.
+// Helpers panic when a test should fail.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 
@@ -63,7 +65,7 @@ fn planted_faults_are_found() {
     server.command(&["CONFIG", "SET", "maxmemory", "1100kb"]);
     assert_found(&url, "memory");
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    // 4: a key of somebody else under our prefix.
+    // 4: a foreign key under our prefix.
     server.command(&["SET", "tg:foreign", "1"]);
     assert_found(&url, "no-expiry");
     server.command(&["DEL", "tg:foreign"]);
@@ -236,7 +238,7 @@ fn break_scripts(client: TcpStream, server: &RedisServer) {
                     let hex = |c: &char| c.is_ascii_hexdigit() && !c.is_ascii_uppercase();
                     let quoted = broken.split(['\'', '"']).find(|part| part.len() == 40);
                     let digits: String = quoted.unwrap_or(broken).chars().filter(hex).collect();
-                    words[1] = digits[digits.len() - 40..].as_bytes().to_vec();
+                    words[1] = digits.as_bytes()[digits.len() - 40..].to_vec();
                 }
             }
             _ => {}

@@ -1,4 +1,6 @@
 //! `tidegate explain`, as a user runs it.
+// Helpers panic when a test should fail.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

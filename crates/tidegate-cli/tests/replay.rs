@@ -1,4 +1,6 @@
 //! `tidegate replay` on generated and broken logs.
+// Helpers panic when a test should fail.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

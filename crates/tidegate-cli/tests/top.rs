@@ -1,4 +1,6 @@
 //! `tidegate top`, completions and manual pages, and the help of every command.
+// Helpers panic when a test should fail.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod common;
 

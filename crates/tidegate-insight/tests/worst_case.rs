@@ -1,5 +1,7 @@
 //! The worst cases equal those that a naive search over all arrivals finds, and the arrivals that
 //! they name are admitted by a real limiter.
+// Helpers panic when a test should fail.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -347,7 +349,8 @@ fn waits_hold_by_trial() {
             .build()
             .unwrap();
         let limiter = Limiter::new(store, policy);
-        limiter.check("k").cost(explanation.at_once).now().unwrap();
+        let spent = limiter.check("k").cost(explanation.at_once).now().unwrap();
+        assert!(spent.is_allowed());
         limiter.charge("k", 1_000_u64).now().unwrap();
         let peek = limiter.peek("k").now().unwrap();
         let wait = u64::try_from(peek.retry_after().unwrap().as_nanos()).unwrap();

@@ -147,12 +147,11 @@ impl Examination {
     /// Returns a setting, or `None` if the server does not tell.
     async fn setting(&mut self, name: &str) -> Option<String> {
         let reply = self.command(&["CONFIG", "GET", name]).await.ok()?;
-        let values = match &reply {
+        match &reply {
             Value::Array(values) => values.get(1).map(text),
             Value::Map(pairs) => pairs.first().map(|(_, value)| text(value)),
             _ => None,
-        };
-        values
+        }
     }
 
     fn version(&mut self) {
@@ -317,7 +316,7 @@ impl Examination {
             let address = address.trim_start_matches('-');
             address.starts_with("127.") || address == "::1" || address == "localhost"
         });
-        if has_no_password && is_exposed && !(is_local && !bind.is_empty()) {
+        if has_no_password && is_exposed && (bind.is_empty() || !is_local) {
             let what = "every client that reaches this server may change counters: no password";
             let fix =
                 "ACL SETUSER tidegate on >PASSWORD ~tg:* +@all -@dangerous +info, then default off";

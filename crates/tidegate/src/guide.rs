@@ -3,7 +3,8 @@
 //! Start with [`policies`], [`choosing_an_algorithm`] and [`recipes`]. [`middleware`] is for Rust
 //! services, [`server`] and [`configuration`] for programs in other languages, [`envoy`] and
 //! [`gateways`] for gateways. [`redis`] and [`failure_modes`] are for limits shared by several
-//! processes. [`migrating`] compares other rate limiters.
+//! processes. [`replay`] finds a limit, [`operating`] and [`sizing`] are for operators. [`migrating`]
+//! compares other rate limiters.
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/policies.md")]
@@ -52,6 +53,18 @@ pub mod configuration {}
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/security.md")]
 pub mod security {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/replay.md")]
+pub mod replay {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/operating.md")]
+pub mod operating {}
+
+#[doc = include_str!("links.md")]
+#[doc = include_str!("../docs/sizing.md")]
+pub mod sizing {}
 
 #[doc = include_str!("links.md")]
 #[doc = include_str!("../docs/simulate.md")]

@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, TableState};
 
-use super::summary::{KeyRates, TopSummary};
+use super::summary::{HistoryRow, KeyRates, TopSummary};
 
 /// The state of the screen.
 pub(super) struct View {
@@ -128,24 +128,26 @@ impl View {
         let [left, right] =
             Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)])
                 .areas(area);
+        self.draw_history(frame, left, ("allowed/s", Color::Blue), |row| row.1);
+        self.draw_history(frame, right, ("denied/s", Color::Red), |row| row.2);
+    }
+
+    fn draw_history(
+        &self,
+        frame: &mut Frame<'_>,
+        area: Rect,
+        (title, color): (&str, Color),
+        value: fn(&HistoryRow) -> f64,
+    ) {
         let history = &self.summary.history;
-        let panels: [(&str, fn(&(u64, f64, f64, f64, f64)) -> f64, Color, Rect); 2] = [
-            ("allowed/s", |row| row.1, Color::Blue, left),
-            ("denied/s", |row| row.2, Color::Red, right),
-        ];
-        for (title, value, color, area) in panels {
-            let width = usize::from(area.width.saturating_sub(2));
-            let from = history.len().saturating_sub(width);
-            let values: Vec<u64> = history[from..]
-                .iter()
-                .map(|row| value(row).ceil() as u64)
-                .collect();
-            let widget = Sparkline::default()
-                .block(Block::bordered().title(title))
-                .data(values)
-                .style(self.color(color));
-            frame.render_widget(widget, area);
-        }
+        let width = usize::from(area.width.saturating_sub(2));
+        let from = history.len().saturating_sub(width);
+        let values = history[from..].iter().map(|row| value(row).ceil() as u64);
+        let widget = Sparkline::default()
+            .block(Block::bordered().title(title))
+            .data(values.collect::<Vec<_>>())
+            .style(self.color(color));
+        frame.render_widget(widget, area);
     }
 
     fn draw_table(&mut self, frame: &mut Frame<'_>, area: Rect) {

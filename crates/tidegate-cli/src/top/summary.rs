@@ -7,6 +7,9 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Deserialize;
 use tidegate_insight::text::duration;
 
+/// A second: its time, and the allowed, denied, near-limit and degraded requests.
+pub(super) type HistoryRow = (u64, f64, f64, f64, f64);
+
 #[derive(Deserialize)]
 pub(super) struct TopSummary {
     pub(super) version: String,
@@ -15,7 +18,7 @@ pub(super) struct TopSummary {
     pub(super) store: StoreFigures,
     pub(super) totals: Rates,
     #[serde(default)]
-    pub(super) history: Vec<(u64, f64, f64, f64, f64)>,
+    pub(super) history: Vec<HistoryRow>,
     pub(super) policies: Vec<PolicyRates>,
     pub(super) denied: Vec<KeyRates>,
     pub(super) busiest: Vec<KeyRates>,

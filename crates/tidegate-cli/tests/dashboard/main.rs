@@ -1,4 +1,6 @@
 //! The dashboard in a real browser, its data, and the recorder.
+// Helpers panic when a test should fail.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
 mod common;

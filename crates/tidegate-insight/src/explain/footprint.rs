@@ -16,6 +16,9 @@ const LARGEST_PACKED_COUNTER: u64 = 8_589_934;
 /// Bytes of a key in Redis: a bucket as an integer, any other state, an empty log and its entries.
 const REDIS_INTEGER: u64 = 133;
 const REDIS_STRING: u64 = 148;
+/// A second limit of a policy, and each further one.
+const REDIS_SECOND: u64 = 50;
+const REDIS_MORE: u64 = 18;
 const REDIS_LOG: u64 = 248;
 const REDIS_LOG_ENTRY: u64 = 16;
 
@@ -46,11 +49,13 @@ impl Footprint {
             [limit] if fits_slot(limit) => SLOT,
             _ => SEVERAL_LIMITS + if has_log { LOG - SLOT } else { 0 },
         };
+        let more = REDIS_SECOND + REDIS_MORE * (limits.len() as u64).saturating_sub(2);
         let redis = match limits {
             [limit] if is_log(limit) => REDIS_LOG,
             [limit] if is_integer_in_redis(limit) => REDIS_INTEGER,
-            _ if has_log => REDIS_LOG + 24 * (limits.len() as u64 - 1),
-            _ => REDIS_STRING + 24 * (limits.len() as u64 - 1),
+            [_] => REDIS_STRING,
+            _ if has_log => REDIS_LOG + more,
+            _ => REDIS_STRING + more,
         };
         Self {
             memory,

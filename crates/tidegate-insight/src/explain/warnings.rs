@@ -40,7 +40,7 @@ fn unreachable_limits(policy: &Policy, warnings: &mut Vec<String>) {
     let limits = policy.limits();
     for (index, limit) in limits.iter().enumerate() {
         let stricter = limits.iter().enumerate().find(|(other, strict)| {
-            // Of two limits that imply each other, the first one stays.
+            // If two limits imply each other, the first one stays.
             *other != index && implies(strict, limit) && !(index < *other && implies(limit, strict))
         });
         if let Some((_, stricter)) = stricter {

@@ -1,6 +1,6 @@
 //! Charts: panels of lines and areas over a common axis, as SVG or PNG.
 //!
-//! `layout` turns a [`Chart`] into lines, boxes and text on a [`Canvas`]; `svg` and `png` draw
+//! `layout` turns a [`Chart`] into lines, boxes and text on a `Canvas`; `svg` and `png` draw
 //! those. Floats are fine here: nothing decides.
 
 mod layout;

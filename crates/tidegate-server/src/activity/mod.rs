@@ -1,4 +1,4 @@
-//! Who is limited right now: a bounded sketch of busy and denied keys, and a recorder of checks.
+//! The activity of clients, and who is limited right now: a bounded sketch of busy and denied keys, and a recorder of checks.
 //!
 //! Every protocol reports its decisions to [`Activity::observe`]. Under load only a sample is
 //! looked at (`sampler`), so that a check costs a nanosecond more. `summary` turns everything into

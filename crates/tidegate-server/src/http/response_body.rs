@@ -37,7 +37,7 @@ pub(crate) struct ResponseBody {
     /// Sent after the body, for gRPC.
     trailers: Option<HeaderMap>,
     /// Sent instead of the body.
-    events: Option<EventStream>,
+    events: Option<Box<EventStream>>,
 }
 
 /// The reservation of a response, in the budget and on its connection.
@@ -141,7 +141,7 @@ impl ResponseBody {
             body,
             room: None,
             trailers: None,
-            events: Some(events),
+            events: Some(Box::new(events)),
         })
     }
 

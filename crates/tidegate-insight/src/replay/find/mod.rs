@@ -1,10 +1,10 @@
 //! Finds a token bucket for the traffic of a log: rate and burst, each on its own.
 //!
 //! For a rate, the burst that a key needs is the highest level of its bucket, so one pass over the
-//! log gives the needed bursts of all keys for many rates ([`levels`]). Among the pairs that leave
+//! log gives the needed bursts of all keys for many rates (`levels`). Among the pairs that leave
 //! enough keys untouched, the one that lets the least through in a minute is the tightest. With an
-//! attack, [`attack`] looks for the loosest pair that stops it. A real limiter checks the result on
-//! the part of the log that the search did not see ([`verify`]).
+//! attack, `attack` looks for the loosest pair that stops it. A real limiter checks the result on
+//! the part of the log that the search did not see (`verify`).
 
 mod attack;
 mod levels;
