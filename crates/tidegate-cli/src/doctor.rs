@@ -81,10 +81,11 @@ pub(crate) fn run(options: &DoctorOptions) -> anyhow::Result<ExitCode> {
 fn as_text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
+        let (severity, code) = (finding.severity.name(), finding.code);
+        let what = printable(&finding.what);
         text.push_str(&format!(
-            "{:<8} {}\n",
-            finding.severity.name(),
-            finding.what
+            "{severity:<8} {code}: {what}
+"
         ));
         if !finding.fix.is_empty() {
             text.push_str(&format!("{:<8} fix: {}\n", "", finding.fix));
@@ -101,9 +102,18 @@ fn as_text(findings: &[Finding]) -> String {
     text + &format!("{serious} serious, {warnings} warning{plural}\n")
 }
 
+/// Returns text of a server that a terminal can show.
+fn printable(text: &str) -> String {
+    text.chars()
+        .filter(|character| !character.is_control())
+        .collect()
+}
+
 /// Examines a Redis with the connection that a limiter would use.
 fn examine_store(url: &str) -> anyhow::Result<Vec<Finding>> {
-    let url: StoreUrl = url.parse()?;
+    let url: StoreUrl = url
+        .parse()
+        .context("expected the URL of a Redis, or http:// of a server")?;
     if url.is_memory() {
         bail!("memory:// is part of this process: expected the URL of a Redis or of a server");
     }

@@ -177,7 +177,7 @@ fn arrivals(worst: &WorstCase) -> String {
     }
     let shown = parts.join(", ");
     if worst.attained < worst.most {
-        return format!("{} attained: {shown}", count(worst.attained));
+        return format!("found {}: {shown}", count(worst.attained));
     }
     shown
 }

@@ -1,9 +1,15 @@
-//! Ctrl-C: the first one ends a long command with partial results, the second one at once.
+//! Ctrl-C and SIGTERM: the first one ends a long command with partial results, the second one at
+//! once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
+use tidegate::Clock;
+
+/// Signals within this time count as one: some tools signal a process and its group.
+const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
 /// The exit code after Ctrl-C, as shells expect it.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -13,17 +19,20 @@ pub(crate) const INTERRUPTED: u8 = 130;
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// Tells whether Ctrl-C was pressed. Clones share it.
+/// The time of the first signal, or 0. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt(Arc<AtomicU64>);
 
 impl Interrupt {
     /// Handles Ctrl-C from now on.
     pub(crate) fn handled() -> anyhow::Result<Self> {
         let interrupt = Self::default();
-        let pressed = Arc::clone(&interrupt.0);
+        let first = Arc::clone(&interrupt.0);
+        let clock = Clock::system();
         let handler = move || {
-            if pressed.swap(true, Ordering::Relaxed) {
+            let now = clock.now().as_nanos();
+            let earlier = first.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+            if earlier.is_err_and(|at| now.saturating_sub(at) > ONE_SIGNAL.as_nanos() as u64) {
                 std::process::exit(INTERRUPTED.into());
             }
         };
@@ -32,7 +41,7 @@ impl Interrupt {
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) != 0
     }
 
     /// Returns [`Interrupted`] if Ctrl-C was pressed.

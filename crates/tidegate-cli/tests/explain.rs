@@ -12,7 +12,7 @@ use common::{failure, success};
 fn one_policy_is_explained() {
     let text = success(&["explain", "fixed_window 100/minute"]);
     for expected in [
-        "sustained     100 per 1 min (1.666/s)",
+        "sustained     100 per 1 min (1.667/s)",
         "in any 1 s           200   100 at -1 ns, 100 at 0 s",
         "bytes per key 46 in memory, 148 in Redis",
         "retry-after: 60",

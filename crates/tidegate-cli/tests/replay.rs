@@ -269,6 +269,38 @@ fn clients_that_obey_are_served_later_and_those_that_hammer_cost_more() {
     );
 }
 
+/// A trace of a server has the checks of all its policies. They are told apart on request.
+#[test]
+fn recorded_policies_are_told_apart() {
+    let folder = Folder::new();
+    let line = |policy: &str| {
+        format!("{{\"at_us\":1700000000000000,\"key\":\"a\",\"policy\":\"{policy}\"}}\n")
+    };
+    let file = folder.write(
+        "trace.jsonl",
+        &(line("api").repeat(5) + &line("login").repeat(3)),
+    );
+    let api = json(&[&file, "-p", "2/s", "--recorded", "api"]);
+    assert_eq!(
+        (&api["requests"], &api["policies"][0]["denied"]),
+        (&5.into(), &3.into())
+    );
+    let apart = json(&[&file, "-p", "2/s", "-k", "key+field:policy"]);
+    assert_eq!(
+        (&apart["keys"], &apart["policies"][0]["denied"]),
+        (&2.into(), &4.into())
+    );
+    let output = tidegate()
+        .args(["replay", &file, "-p", "2/s"])
+        .output()
+        .unwrap();
+    let warning = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        warning.contains("several policies (api, login)"),
+        "{warning}"
+    );
+}
+
 #[test]
 fn programs_are_the_most_regular_keys() {
     let folder = Folder::new();

@@ -32,6 +32,17 @@ pub fn thousandths(number: u64) -> String {
     }
 }
 
+/// The units of time in nanoseconds, largest first.
+const UNITS: [(u64, &str); 7] = [
+    (86_400_000_000_000, "d"),
+    (3_600_000_000_000, "h"),
+    (60_000_000_000, "min"),
+    (1_000_000_000, "s"),
+    (1_000_000, "ms"),
+    (1_000, "µs"),
+    (1, "ns"),
+];
+
 /// Formats nanoseconds in the one or two largest units that matter.
 ///
 /// # Examples
@@ -45,15 +56,6 @@ pub fn thousandths(number: u64) -> String {
 /// ```
 #[must_use]
 pub fn duration(ns: u64) -> String {
-    const UNITS: [(u64, &str); 7] = [
-        (86_400_000_000_000, "d"),
-        (3_600_000_000_000, "h"),
-        (60_000_000_000, "min"),
-        (1_000_000_000, "s"),
-        (1_000_000, "ms"),
-        (1_000, "µs"),
-        (1, "ns"),
-    ];
     let Some(index) = UNITS.iter().position(|(size, _)| ns >= *size) else {
         return "0 s".to_owned();
     };
@@ -73,14 +75,25 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// Formats an instant relative to an edge: `-1 ns`, `0 s`, `+600 ms`.
+/// Formats an instant relative to an edge: `-1 ns`, `0 s`, `+1 min 100 ms`. It has the three largest
+/// units that are not zero.
 #[must_use]
 pub fn instant(ns: i64) -> String {
-    match ns {
-        0 => "0 s".to_owned(),
-        1.. => format!("+{}", duration(ns.unsigned_abs())),
-        _ => format!("-{}", duration(ns.unsigned_abs())),
+    let sign = match ns {
+        0 => return "0 s".to_owned(),
+        1.. => '+',
+        _ => '-',
+    };
+    let mut rest = ns.unsigned_abs();
+    let mut parts = Vec::new();
+    for (size, unit) in UNITS {
+        let count = rest / size;
+        rest %= size;
+        if count > 0 && parts.len() < 3 {
+            parts.push(format!("{count} {unit}"));
+        }
     }
+    format!("{sign}{}", parts.join(" "))
 }
 
 /// Formats a share in per cent with one decimal, rounded to the nearest, or more decimals if it
@@ -145,6 +158,7 @@ mod tests {
             assert_eq!(duration(ns), text);
         }
         assert_eq!(instant(-1), "-1 ns");
+        assert_eq!(instant(60_100_000_000), "+1 min 100 ms");
         assert_eq!(
             (per_cent(1, 3), per_cent(1, 10_000)),
             ("33.3 %".into(), "0.010 %".into())

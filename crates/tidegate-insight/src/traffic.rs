@@ -110,6 +110,12 @@ impl Traffic {
         self.shape.name()
     }
 
+    /// Returns the period of the rate in nanoseconds.
+    #[must_use]
+    pub const fn period_ns(&self) -> u64 {
+        self.period_ns
+    }
+
     /// Fills in the rate of `boundary` without one: the policy's limit with the longest period.
     #[must_use]
     pub fn for_policy(mut self, policy: &Policy) -> Self {

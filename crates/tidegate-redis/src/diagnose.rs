@@ -17,6 +17,8 @@ use crate::store::RedisStore;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// The keys that are examined for a missing expiry.
 const MAX_SCANNED: usize = 50_000;
+/// The time for that.
+const SCAN_TIME: Duration = Duration::from_secs(10);
 /// The pings that measure the latency.
 const PINGS: usize = 40;
 
@@ -243,7 +245,7 @@ impl Examination {
             self.add(Severity::Serious, "replica", what.to_owned(), fix);
             return;
         }
-        let replicas = self.number("connected_slaves").unwrap_or(0);
+        let replicas = self.number("connected_slaves").unwrap_or(0).min(100);
         if replicas == 0 {
             let what = "no replica: an outage of this server is an outage of the limits";
             self.add(
@@ -351,7 +353,9 @@ impl Examination {
         let [seconds, micros] = parts[..] else {
             return;
         };
-        let server = seconds * 1_000_000_000 + micros * 1_000;
+        let server = seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(micros.saturating_mul(1_000));
         let ours = before.midpoint(after);
         let difference = Duration::from_nanos(server.abs_diff(ours));
         if difference > Duration::from_secs(1) + Duration::from_nanos(after - before) {
@@ -427,7 +431,8 @@ impl Examination {
         let pattern = format!("{prefix}:*");
         let mut cursor = "0".to_owned();
         let (mut scanned, mut lasting, mut example) = (0, 0_u64, None);
-        loop {
+        let end = Instant::now() + SCAN_TIME;
+        while Instant::now() < end {
             let scan = ["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"];
             let Ok(Value::Array(reply)) = self.command(&scan).await else {
                 return;

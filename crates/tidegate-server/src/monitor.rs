@@ -11,13 +11,21 @@ use tokio_util::sync::CancellationToken;
 use crate::server::{ActiveConfig, Server};
 
 const EVERY: Duration = Duration::from_millis(250);
+/// The time for an examination of Redis at the start.
+const EXAMINATION: Duration = Duration::from_secs(5);
 /// The time after which a lasting state is logged again.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Logs when the store becomes unavailable or available, when memory is full, and when denied keys
 /// are evicted.
 pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
-    warn_of_findings(&server.active()).await;
+    let active = server.active();
+    tokio::select! {
+        () = warn_of_findings(&active) => {}
+        () = tokio::time::sleep(EXAMINATION) => {}
+        () = ended.cancelled() => return,
+    }
+    drop(active);
     let mut was_degraded = false;
     let mut memory = Memory::default();
     loop {

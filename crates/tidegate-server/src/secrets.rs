@@ -24,6 +24,8 @@ impl Secrets {
     /// Reads every file once, so that the digest always belongs to the content in use.
     pub(crate) fn read(config: &Config) -> Result<Self, ConfigError> {
         const HTTP: &[&[u8]] = &[b"h2", b"http/1.1"];
+        // Streams of events last longer than a request on HTTP/2 may.
+        const ADMIN: &[&[u8]] = &[b"http/1.1", b"h2"];
         let mut files = Files::default();
         let tokens = Tokens::read(config, &mut files)?;
         let mut tls = |config: &Option<TlsConfig>, protocols| {
@@ -37,7 +39,7 @@ impl Secrets {
             http_tls: tls(&config.http.tls, HTTP)?,
             resp_tls: tls(&config.resp.tls, &[])?,
             grpc_tls: tls(&config.grpc.tls, &[b"h2"])?,
-            admin_tls: tls(&config.admin.tls, HTTP)?,
+            admin_tls: tls(&config.admin.tls, ADMIN)?,
             digest: files.0.finalize(),
         })
     }

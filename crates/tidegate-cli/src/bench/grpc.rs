@@ -6,7 +6,7 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use super::target::{BenchAnswer, BenchCaller};
+use super::target::{BenchAnswer, BenchCaller, TIMEOUT};
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// The code of a denied request.
@@ -52,7 +52,9 @@ impl GrpcCaller {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+            .connect_timeout(TIMEOUT)
+            .timeout(TIMEOUT);
         let channel = runtime.block_on(endpoint.connect())?;
         Ok(Self {
             runtime,

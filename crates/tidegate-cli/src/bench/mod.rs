@@ -122,7 +122,7 @@ impl BenchReport {
         let us = |nanos: u64| nanos as f64 / 1e3;
         let at = |quantile: f64| us(histogram.value_at_quantile(quantile));
         Self {
-            target: options.target.clone(),
+            target: shown_target(&options.target),
             policy: policy.to_string(),
             callers: options.callers,
             rate: options.rate,
@@ -180,4 +180,12 @@ impl BenchReport {
 
 fn time(us: f64) -> String {
     tidegate_insight::text::duration((us * 1e3) as u64)
+}
+
+/// Returns the target without a user and a password.
+fn shown_target(target: &str) -> String {
+    match (target.split_once("://"), target.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => target.to_owned(),
+    }
 }

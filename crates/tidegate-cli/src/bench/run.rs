@@ -9,9 +9,9 @@ use anyhow::Context;
 use hdrhistogram::Histogram;
 use tidegate::Clock;
 
-use super::BenchOptions;
 use super::keys::Keys;
 use super::target::{BenchCaller, Target};
+use super::{BenchOptions, shown_target};
 use crate::interrupt::Interrupt;
 
 /// The time before the measurement.
@@ -66,7 +66,11 @@ pub(super) fn measure(
     });
     let mut callers = Vec::new();
     for _ in 0..options.callers {
-        callers.push(target.connect().with_context(|| options.target.clone())?);
+        callers.push(
+            target
+                .connect()
+                .with_context(|| shown_target(&options.target))?,
+        );
     }
     let barrier = Barrier::new(callers.len() + 1);
     let figures = std::thread::scope(|scope| {
@@ -104,7 +108,7 @@ pub(super) fn measure(
     if measured.checks == 0
         && let Some(error) = &measured.first_error
     {
-        anyhow::bail!("{}: {error}", options.target);
+        anyhow::bail!("{}: {error}", shown_target(&options.target));
     }
     Ok(measured)
 }
@@ -183,7 +187,7 @@ fn call_all(
     let mut failing = 0;
     while !shared.is_over.load(Ordering::Relaxed) && failing < MAX_ERRORS {
         let begun = match options.rate {
-            Some(rate) => match due(shared, rate) {
+            Some(rate) => match due(shared, rate, options.pipeline) {
                 Some(due) => due,
                 None => break,
             },
@@ -214,8 +218,8 @@ fn call_all(
 
 /// Waits until the next check of an open loop is due, and returns that time. Returns `None` at the
 /// end.
-fn due(shared: &SharedRun, rate: u64) -> Option<u64> {
-    let number = shared.next.fetch_add(1, Ordering::Relaxed);
+fn due(shared: &SharedRun, rate: u64, pipeline: u64) -> Option<u64> {
+    let number = shared.next.fetch_add(pipeline, Ordering::Relaxed);
     let after = u128::from(number) * 1_000_000_000 / u128::from(rate);
     let due = shared.started_ns.load(Ordering::Relaxed) + u64::try_from(after).ok()?;
     loop {

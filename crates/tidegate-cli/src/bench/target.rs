@@ -10,7 +10,7 @@ use tidegate::{AnyStore, Limiter, Policy, StoreUrl};
 use super::BenchOptions;
 
 /// The timeout of a read or a connection.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The answer to one call.
 pub(super) struct BenchAnswer {
@@ -71,7 +71,10 @@ impl Target {
         if text.starts_with("https://") {
             bail!("https:// is not supported: expected http:// on this machine");
         }
-        let url: StoreUrl = options.target.parse()?;
+        let url: StoreUrl = options
+            .target
+            .parse()
+            .context("the target is a store, or http://, resp:// or grpc:// of a server")?;
         let prefix = format!("tg:bench:{}", std::process::id());
         let url = url.prefix(prefix).default_timeout(TIMEOUT);
         Ok(Self::Store(url.limiter_blocking(policy.clone())?))

@@ -1,6 +1,6 @@
 //! The requests of all logs, merged by time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ use crate::simulate::input::{InterruptibleStdin, progress};
 const MAX_LINE: usize = 1 << 20;
 /// The requests of one second that are spread over it. More stay at its end.
 const SPREAD: usize = 200_000;
+/// The policies of a trace that are named in a warning.
+const POLICIES_SEEN: usize = 5;
 /// The number of lines between updates of the progress bar.
 const LINES_PER_UPDATE: u64 = 1 << 13;
 const SECOND_US: u64 = 1_000_000;
@@ -45,6 +47,9 @@ struct Shared {
     key: Option<KeyExpression>,
     defaults: Defaults,
     cost: Option<CostExpression>,
+    recorded: Option<String>,
+    /// The policies of a trace, up to a few.
+    policies_seen: BTreeSet<String>,
     spreads: bool,
     was_spread: bool,
     unreadable: Unreadable,
@@ -70,6 +75,8 @@ impl LogInput {
                 key: options.key.clone(),
                 defaults: Defaults::new()?,
                 cost: options.cost.clone(),
+                recorded: options.recorded.clone(),
+                policies_seen: BTreeSet::new(),
                 spreads: !options.no_spread,
                 was_spread: false,
                 unreadable: Unreadable::default(),
@@ -102,6 +109,19 @@ impl LogInput {
     /// Ends the progress bar and returns the lines that could not be read.
     pub(super) fn finish(mut self) -> Unreadable {
         self.shared.progress.finish_and_clear();
+        if self.shared.policies_seen.len() > 1 {
+            let names: Vec<&str> = self
+                .shared
+                .policies_seen
+                .iter()
+                .map(String::as_str)
+                .collect();
+            eprintln!(
+                "tidegate: the trace has checks of several policies ({}), which count together here; \
+                 --recorded NAME selects one",
+                names.join(", ")
+            );
+        }
         self.shared.unreadable.lines = self.shared.lines;
         std::mem::take(&mut self.shared.unreadable)
     }
@@ -231,11 +251,14 @@ impl LogSource {
         Ok(None)
     }
 
-    fn parse(&mut self, shared: &Shared) -> Result<(LoggedRequest, bool), LineError> {
+    fn parse(&mut self, shared: &mut Shared) -> Result<(LoggedRequest, bool), LineError> {
         let line = self.line.trim_ascii();
         let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         let format = self.format.unwrap_or_else(|| LogFormat::of_line(line));
         let record = format.parse(line)?;
+        if let Some(policy) = record.recorded_policy() {
+            shared.see(policy)?;
+        }
         let mut key = String::new();
         let expression = match &shared.key {
             Some(expression) => expression,
@@ -306,6 +329,21 @@ impl Defaults {
 }
 
 impl Shared {
+    /// Notes the policy of a recorded check, and rejects those of other policies.
+    fn see(&mut self, policy: &str) -> Result<(), LineError> {
+        if self
+            .recorded
+            .as_deref()
+            .is_some_and(|wanted| wanted != policy)
+        {
+            return Err(LineError::OtherPolicy);
+        }
+        if self.policies_seen.len() < POLICIES_SEEN && !self.policies_seen.contains(policy) {
+            self.policies_seen.insert(policy.to_owned());
+        }
+        Ok(())
+    }
+
     fn show_progress(&self) {
         self.progress
             .set_position(self.bytes_read.load(Ordering::Relaxed));

@@ -30,6 +30,8 @@ struct Results<'a> {
     curve: Option<Curve>,
     found: Option<find::Found>,
     is_partial: bool,
+    /// The most keys that may be limited, in millionths.
+    touched_ppm: u64,
 }
 
 pub(crate) fn run(options: &ReplayOptions) -> anyhow::Result<()> {
@@ -75,6 +77,7 @@ pub(crate) fn run(options: &ReplayOptions) -> anyhow::Result<()> {
         curve: None,
         found: None,
         is_partial,
+        touched_ppm: goal.touched_ppm,
     };
     if !is_partial {
         results.analyze(replay, &policies, &goal)?;

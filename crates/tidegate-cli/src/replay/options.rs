@@ -39,11 +39,15 @@ pub(crate) struct ReplayOptions {
     /// trace]
     #[arg(long, short, value_name = "EXPRESSION")]
     pub(super) cost: Option<CostExpression>,
+    /// Only the checks of this policy, in a trace of `serve --record`
+    #[arg(long, value_name = "POLICY")]
+    pub(super) recorded: Option<String>,
     /// Format of the logs
     #[arg(long, value_enum, default_value = "auto", value_name = "FORMAT")]
     pub(super) format: FormatOption,
     /// Behaviour of clients after a denial: as-logged, a denied request is lost; obey, they wait for
-    /// Retry-After; hammer, they retry every second; backoff, after 1, 2, 4, … seconds
+    /// Retry-After, up to ten times; hammer, they retry every second, up to sixty times; backoff,
+    /// after 1, 2, 4, … 64 seconds. The curve always has the requests as logged
     #[arg(
         long,
         value_enum,

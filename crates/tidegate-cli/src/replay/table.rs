@@ -214,11 +214,34 @@ fn write_found(text: &mut String, results: &Results<'_>, found: &Found) {
     write_part(text, "searched", &found.searched);
     write_part(text, "checked", &found.checked);
     let _ = writeln!(text, "by hour   {}", spread(&found.hours));
+    write_doubts(text, results, found);
     if found.sample > 1 {
         let _ = writeln!(text, "          from one in {} keys", count(found.sample));
     }
     let block = policy_block(results.options.name.as_str(), &found.policy);
     let _ = write!(text, "\n{block}");
+}
+
+/// The number of keys below which a share of keys means little.
+const FEW_KEYS: u64 = 1_000;
+
+/// Says why a recommendation should be read with care.
+fn write_doubts(text: &mut String, results: &Results<'_>, found: &Found) {
+    let (searched, checked) = (&found.searched, &found.checked);
+    if checked.limited_keys * 1_000_000 > checked.keys * results.touched_ppm {
+        text.push_str("warning   the second half of the log misses the goal: it has other traffic");
+        text.push_str(match checked.attack_stopped {
+            None => ", or an attack (--attack FROM..TO)\n",
+            Some(_) => "\n",
+        });
+    }
+    if searched.keys < FEW_KEYS {
+        let keys = count(searched.keys);
+        let _ = writeln!(
+            text,
+            "warning   only {keys} keys were searched: use a longer log for a share of keys"
+        );
+    }
 }
 
 fn write_part(text: &mut String, name: &str, part: &PartFigures) {

@@ -72,7 +72,8 @@ pub(crate) struct SimulateOptions {
     /// client of its own
     #[arg(long, value_name = "SHAPE")]
     traffic: Vec<Traffic>,
-    /// With --traffic: simulated time, such as 90s or 2h [default: five of the longest period]
+    /// With --traffic: simulated time, such as 90s or 2h [default: five of the
+    /// longest period, at least 10s]
     #[arg(long, requires = "traffic", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
     /// With --traffic: seed of the random numbers
@@ -103,7 +104,7 @@ Examples:
   tidegate simulate -p '10/s; sliding_window_log 100/minute' -t - -o jsonl < requests.jsonl
   tidegate simulate -p 'gcra 5/s burst=20' -t requests.jsonl -o jsonl | grep allowed.:false
 
-Exit code: 0, or 2 if the policy, the store or a line of the trace is invalid.";
+Exit code: 0, 2 if the policy, the store or a line of the trace is invalid, 130 after Ctrl-C.";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SimulateOutput {
@@ -151,6 +152,10 @@ pub(crate) fn run(options: &SimulateOptions) -> anyhow::Result<()> {
         output::plot(&lanes, &plot)?;
     }
     result?;
+    let is_idle = |lane: &Lane| lane.timeline.bins().iter().all(|bin| bin.offered == 0);
+    if options.trace.is_none() && lanes.iter().all(is_idle) {
+        bail!("--traffic: no request in this time: expected a longer --duration");
+    }
     lanes
         .iter()
         .for_each(|lane| lane.simulation.warn_of_evictions());

@@ -120,7 +120,7 @@ fn panels(timeline: &Timeline, policy: &str, capacity: u64) -> [Panel; 2] {
             ..Panel::default()
         },
         Panel {
-            title: format!("{policy}: units left"),
+            title: format!("{policy}: units left, of the client with the least"),
             series: vec![Series {
                 name: "left".to_owned(),
                 shape: SeriesShape::Line,

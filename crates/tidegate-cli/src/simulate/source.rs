@@ -77,7 +77,13 @@ impl Generated {
     pub(super) fn new(options: &SimulateOptions, policies: &[Policy]) -> Self {
         let limits = policies.iter().flat_map(Policy::limits);
         let longest = limits.map(|limit| limit.period().as_nanos() as u64).max();
-        let default = longest.unwrap_or(0).saturating_mul(5).max(LEAST_NS);
+        let of_traffic = options
+            .traffic
+            .iter()
+            .map(|traffic| traffic.for_policy(&policies[0]));
+        let of_traffic = of_traffic.map(|traffic| traffic.period_ns()).max();
+        let slowest = longest.max(of_traffic).unwrap_or(0);
+        let default = slowest.saturating_mul(5).max(LEAST_NS);
         let duration = options.duration.map_or(default, |given| {
             u64::try_from(given.as_nanos()).unwrap_or(u64::MAX)
         });
@@ -116,7 +122,7 @@ impl Generated {
         let is_sample = request.unwrap_or(self.end_ns) > self.next_sample_ns;
         let (at_ns, index, action) = if is_sample {
             let at_ns = self.next_sample_ns;
-            self.next_sample_ns += self.sample_every_ns;
+            self.next_sample_ns = self.next_sample_ns.saturating_add(self.sample_every_ns);
             (at_ns, 0, StepAction::Sample)
         } else {
             let Reverse((at_ns, index)) = self.next.pop()?;

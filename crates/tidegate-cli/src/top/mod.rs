@@ -13,6 +13,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use tidegate::Clock;
 
 use crate::check::OutputFormat;
+use crate::interrupt::Interrupt;
 use draw::View;
 use summary::TopSummary;
 
@@ -52,6 +53,8 @@ Examples:
 
 /// The interval of updates.
 const EVERY: Duration = Duration::from_secs(1);
+/// The time between looks at signals.
+const LOOK: Duration = Duration::from_millis(100);
 /// The timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -109,7 +112,9 @@ impl Source {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let mut response = request.call().with_context(|| url.clone())?;
+        let called = request.call();
+        let mut response =
+            called.with_context(|| format!("{url}: is `tidegate serve` running there?"))?;
         let text = response
             .body_mut()
             .read_to_string()
@@ -137,11 +142,16 @@ fn live_loop(
     terminal: &mut ratatui::DefaultTerminal,
 ) -> anyhow::Result<()> {
     let clock = Clock::system();
+    // A signal ends the loop too, so that the terminal is restored.
+    let interrupt = Interrupt::handled()?;
     let mut view = View::new(source.url.clone(), TopSummary::parse(first)?);
     let mut next = clock.now().saturating_add(EVERY);
     loop {
         terminal.draw(|frame| view.draw(frame))?;
-        let wait = next.saturating_since(clock.now());
+        if interrupt.is_set() {
+            return Ok(());
+        }
+        let wait = next.saturating_since(clock.now()).min(LOOK);
         if event::poll(wait)? {
             if let Event::Key(key) = event::read()?
                 && key.kind == KeyEventKind::Press
@@ -157,6 +167,9 @@ fn live_loop(
                     _ => {}
                 }
             }
+            continue;
+        }
+        if clock.now() < next {
             continue;
         }
         next = clock.now().saturating_add(EVERY);

@@ -187,7 +187,7 @@ fn keys(title: &str, keys: &[KeyRates]) -> String {
         let name = crate::simulate::printable(&name);
         table.add_row([
             Cell::new(name),
-            Cell::new(policy),
+            Cell::new(crate::simulate::printable(&policy)),
             right(requests),
             right(denied),
             Cell::new(limit),

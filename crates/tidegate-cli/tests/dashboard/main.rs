@@ -289,3 +289,22 @@ fn the_trace_is_bounded() {
     let size = |path: &str| std::fs::metadata(path).unwrap().len();
     assert!(size(&trace) + size(&format!("{trace}.1")) <= 20_000);
 }
+
+/// Ten thousand policies: the summary stays small, and has the busy ones.
+#[test]
+fn many_policies_are_summarized() {
+    let folder = Folder::new();
+    let policies: String = (0..10_000)
+        .map(|number| format!("[policies.p{number}]\nlimits = \"1/hour\"\n"))
+        .collect();
+    let config = folder.write("many.toml", &policies);
+    let server = ServerProcess::start(&["--config", &config]);
+    let is_busy = |top: &Value| {
+        check(&server, "p9999", "user:1");
+        top["policies"][0]["policy"] == "p9999"
+    };
+    let found = top(&server, is_busy);
+    assert_eq!(found["policy_count"], 10_000);
+    assert!(found["policies"].as_array().unwrap().len() <= 200);
+    assert!(found.to_string().len() < 200_000);
+}

@@ -64,11 +64,12 @@ pub struct SustainedRate {
 }
 
 impl SustainedRate {
-    /// Returns the units in a stretch of time, in thousandths, rounded down.
+    /// Returns the units in a stretch of time, in thousandths, rounded to the nearest.
     #[must_use]
     pub fn thousandths_per(&self, stretch: Duration) -> u64 {
-        let thousandths =
-            u128::from(self.units) * 1_000 * stretch.as_nanos() / u128::from(self.period_ns.max(1));
+        let period = u128::from(self.period_ns.max(1));
+        let doubled = u128::from(self.units) * 2_000 * stretch.as_nanos() + period;
+        let thousandths = doubled / (2 * period);
         u64::try_from(thousandths).unwrap_or(u64::MAX)
     }
 

@@ -10,6 +10,10 @@ use tidegate_core::{Algorithm, Limit, Policy};
 
 use super::greedy;
 
+/// The groups of arrivals that are computed for a sliding_window_counter. A longer stretch has an
+/// upper bound: the whole limit in every further window.
+const MAX_GROUPS: usize = 8_192;
+
 /// The most requests of cost 1 that can pass in any stretch of one length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorstCase {
@@ -83,7 +87,7 @@ impl Arrivals {
     /// Returns the number of requests.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.count * self.repeat
+        self.count.saturating_mul(self.repeat)
     }
 
     /// Returns the instant of a repetition, relative to the edge of a window.
@@ -92,7 +96,8 @@ impl Arrivals {
         let steps = u128::from(self.first + repetition);
         let after = (steps * u128::from(self.period_ns)).div_ceil(u128::from(self.units));
         // A stretch is at most two years long.
-        self.origin_ns + after as i64
+        self.origin_ns
+            .saturating_add(i64::try_from(after).unwrap_or(i64::MAX))
     }
 }
 
@@ -113,7 +118,7 @@ impl WorstCase {
 
     fn new(stretch_ns: u64, start_ns: i64, arrivals: Vec<Arrivals>) -> Self {
         let counted = arrivals.iter().filter(|group| group.instant(0) >= start_ns);
-        let most = counted.map(Arrivals::total).sum();
+        let most = counted.map(Arrivals::total).fold(0, u64::saturating_add);
         Self {
             stretch_ns,
             most,
@@ -175,7 +180,9 @@ fn fixed_window(limit: u64, period: u64, stretch: u64) -> WorstCase {
 fn first_hit(limit: u64, period: u64, stretch: u64) -> WorstCase {
     let from_start = (stretch - 1) / period + 1;
     let after_end = (stretch - 2) / period + 1;
-    if from_start * limit >= limit - 1 + after_end * limit {
+    if u128::from(from_start) * u128::from(limit)
+        >= u128::from(limit - 1) + u128::from(after_end) * u128::from(limit)
+    {
         let arrivals = Arrivals::every_period(0, limit, period, from_start);
         return WorstCase::new(stretch, 0, vec![arrivals]);
     }
@@ -201,7 +208,8 @@ fn counter_from(limit: u64, period: u64, stretch: u64, start: i64) -> WorstCase 
     // The edges after the first request.
     let mut edge = if start < 0 { 0 } else { period };
     let end = stretch - u64::from(start < 0);
-    while edge < end {
+    // Many short windows in a long stretch: beyond this, each admits what the last one did.
+    while edge < end && arrivals.len() < MAX_GROUPS {
         let last = (end - 1 - edge).min(period - 1);
         let weight =
             (u128::from(previous) * u128::from(period - last)).div_ceil(u128::from(period));
@@ -212,6 +220,10 @@ fn counter_from(limit: u64, period: u64, stretch: u64, start: i64) -> WorstCase 
         arrivals.push(later);
         previous = count;
         edge += period;
+    }
+    if edge < end {
+        let windows = (end - 1 - edge) / period + 1;
+        arrivals.push(Arrivals::every_period(edge as i64, limit, period, windows));
     }
     WorstCase::new(stretch, start, arrivals)
 }

@@ -78,9 +78,14 @@ impl CostExpression {
             return Some(cost);
         }
         let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
         let whole: u128 = whole.parse().ok()?;
         let digits = format!("{:0<3}", fraction.get(..fraction.len().min(3))?);
-        let thousandths = whole.checked_mul(1_000)? + digits.parse::<u128>().ok()?;
+        let thousandths = whole
+            .checked_mul(1_000)?
+            .checked_add(digits.parse().ok()?)?;
         let divided = thousandths.div_ceil(u128::from(self.divisor));
         Cost::from_thousandths(u64::try_from(divided).ok()?).ok()
     }

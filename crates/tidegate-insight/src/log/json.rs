@@ -182,6 +182,7 @@ fn header<'v>(value: &'v Value, name: &str) -> Option<Cow<'v, str>> {
 #[derive(Clone, Debug)]
 pub(super) struct TraceFields<'a> {
     key: Cow<'a, str>,
+    policy: Option<Cow<'a, str>>,
     cost: Option<&'a str>,
 }
 
@@ -192,6 +193,8 @@ struct TraceLine<'a> {
     key: Cow<'a, str>,
     #[serde(borrow)]
     cost: Option<&'a RawValue>,
+    #[serde(borrow)]
+    policy: Option<Cow<'a, str>>,
     refund: Option<serde::de::IgnoredAny>,
     charge: Option<serde::de::IgnoredAny>,
     settle: Option<serde::de::IgnoredAny>,
@@ -210,16 +213,22 @@ pub(super) fn parse_trace(line: &[u8]) -> Result<Record<'_>, LineError> {
         is_whole_second: false,
         fields: Fields::Trace(TraceFields {
             key: line.key,
+            policy: line.policy,
             cost: line.cost.map(RawValue::get),
         }),
     })
 }
 
 impl TraceFields<'_> {
+    pub(super) fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
+    }
+
     pub(super) fn field(&self, field: &Field) -> Option<Cow<'_, str>> {
         match field {
             Field::Key => Some(Cow::Borrowed(&self.key)),
             Field::Cost => self.cost.map(Cow::Borrowed),
+            Field::Json(name) if name == "policy" => self.policy.as_deref().map(Cow::Borrowed),
             _ => None,
         }
     }

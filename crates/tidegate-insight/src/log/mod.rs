@@ -63,7 +63,7 @@ pub enum LineError {
     #[error("invalid JSON: expected one object per line")]
     NotJson,
     /// The time is missing or invalid.
-    #[error("no valid time: expected time, ts, time_iso8601, msec, StartUTC or start_time")]
+    #[error("no valid time: expected at_us, time, ts, time_iso8601, msec, StartUTC or start_time")]
     NoTime,
     /// The key is missing.
     #[error("no key: the fields of --key are missing or empty")]
@@ -74,6 +74,9 @@ pub enum LineError {
     /// The line is too long.
     #[error("longer than 1 MiB")]
     TooLong,
+    /// The check belongs to another policy of the trace.
+    #[error("a check of another policy than --recorded")]
+    OtherPolicy,
     /// The line of a trace takes back or settles a cost.
     #[error("not a request: refunds, charges and settlements are left out")]
     NotARequest,
@@ -122,6 +125,15 @@ pub enum Field {
 }
 
 impl Record<'_> {
+    /// Returns the policy of a recorded check, or `None` for other lines.
+    #[must_use]
+    pub fn recorded_policy(&self) -> Option<&str> {
+        match &self.fields {
+            Fields::Trace(trace) => trace.policy(),
+            _ => None,
+        }
+    }
+
     /// Returns a field, or `None` if it is missing, empty or `-`.
     #[must_use]
     pub fn field(&self, field: &Field) -> Option<Cow<'_, str>> {

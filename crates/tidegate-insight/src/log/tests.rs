@@ -162,7 +162,7 @@ fn keys_select_networks_and_segments() {
 
 #[test]
 fn costs_are_exact_and_rounded_up() {
-    let line = br#"{"ts":1700000000,"tokens":1234,"size":1,"part":0.0005,"bad":"x","huge":1e30}"#;
+    let line = br#"{"ts":1700000000,"tokens":1234,"size":1,"part":0.0005,"bad":"x","huge":1e30,"vast":340282366920938463463374607431768211.999}"#;
     let record = LogFormat::Json.parse(line).unwrap();
     let cost = |text: &str| text.parse::<CostExpression>().unwrap().of(&record);
     assert_eq!(cost("2.5"), Some("2.5".parse().unwrap()));
@@ -170,7 +170,11 @@ fn costs_are_exact_and_rounded_up() {
     assert_eq!(cost("field:tokens/1000"), Some("1.234".parse().unwrap()));
     assert_eq!(cost("bytes/1000000"), Some("0.001".parse().unwrap()));
     assert_eq!(
-        (cost("field:bad"), cost("field:huge"), cost("field:missing")),
+        (
+            cost("field:vast"),
+            cost("field:huge"),
+            cost("field:missing")
+        ),
         (None, None, None)
     );
     for text in ["", "x", "bytes/0", "bytes/x", "field:", "-1"] {

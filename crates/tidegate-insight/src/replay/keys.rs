@@ -119,13 +119,14 @@ impl KeyTable {
         }
         let rank = |entry: &KeyEntry| (entry.denied(), entry.requests);
         let mut ranks: Vec<_> = self.entries.values().map(rank).collect();
-        let (_, threshold, _) = ranks.select_nth_unstable_by(KEPT, |a, b| b.cmp(a));
+        let (busier, threshold, _) = ranks.select_nth_unstable_by(KEPT, |a, b| b.cmp(a));
         let threshold = *threshold;
-        let mut room = KEPT;
+        // Among equal keys, as many as there is room for.
+        let mut ties = KEPT - busier.iter().filter(|rank| **rank > threshold).count();
         self.entries.retain(|_, entry| {
-            let is_kept = rank(entry) >= threshold && room > 0;
-            room -= usize::from(is_kept);
-            is_kept
+            let is_tie = rank(entry) == threshold && ties > 0;
+            ties -= usize::from(is_tie);
+            is_tie || rank(entry) > threshold
         });
     }
 
@@ -214,5 +215,30 @@ impl KeyEntry {
             last_us: self.last_us,
             irregularity: self.irregularity(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_single_keys_do_not_push_out_busy_ones() {
+        let mut table = KeyTable::new(1);
+        for number in 0..50_u64 {
+            for _ in 0..10 {
+                table.add(1, &format!("busy{number}"), number, 1);
+            }
+        }
+        for number in 100..450_000_u64 {
+            table.add(2, &number.to_string(), number, 0);
+        }
+        let top = table.top(KeyOrder::Denied, 100);
+        assert_eq!(top.len(), 50);
+        assert!(
+            top.iter()
+                .all(|key| key.requests == 10 && key.denials[0].count == 10)
+        );
+        assert!(table.entries.len() <= 2 * KEPT);
     }
 }

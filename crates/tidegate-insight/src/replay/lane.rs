@@ -107,7 +107,7 @@ impl Lane {
             };
             if decision.is_allowed() {
                 self.figures.served_later += 1;
-                self.delay_us += at_us - retry.first_us;
+                self.delay_us = self.delay_us.saturating_add(at_us - retry.first_us);
             } else if !self.retries.schedule(retry.again(), at_us, &decision) {
                 self.figures.given_up += 1;
             }

@@ -1,8 +1,12 @@
 //! The requests of a replay in a temporary file, which is deleted as soon as it is open.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 
+/// The keys of a sample, at least, and the number of keys that are counted for it.
+const LEAST_KEYS: u64 = 1_000;
+const MAX_KEYS: usize = 100_000;
 /// The bytes of one request.
 const SIZE: usize = 24;
 
@@ -22,6 +26,8 @@ pub struct Spool {
     writer: BufWriter<File>,
     requests: u64,
     span_us: Option<(u64, u64)>,
+    /// Some of the keys, to know whether there are many.
+    keys: HashSet<u64>,
 }
 
 impl Spool {
@@ -48,6 +54,7 @@ impl Spool {
             writer: BufWriter::with_capacity(1 << 16, file),
             requests: 0,
             span_us: None,
+            keys: HashSet::new(),
         })
     }
 
@@ -62,6 +69,9 @@ impl Spool {
         bytes[8..16].copy_from_slice(&request.key.to_le_bytes());
         bytes[16..].copy_from_slice(&request.cost.to_le_bytes());
         self.requests += 1;
+        if self.keys.len() < MAX_KEYS {
+            self.keys.insert(request.key);
+        }
         let first = self.span_us.map_or(request.at_us, |(first, _)| first);
         self.span_us = Some((first, request.at_us));
         self.writer.write_all(&bytes)
@@ -113,11 +123,13 @@ impl Spool {
         Ok(())
     }
 
-    /// Returns the share of keys, as `1 in n`, with which about `most` requests remain.
+    /// Returns the share of keys, as `1 in n`, with which about `most` requests remain, and at least
+    /// a thousand keys.
     #[must_use]
-    pub const fn sample_for(&self, most: u64) -> u64 {
+    pub fn sample_for(&self, most: u64) -> u64 {
+        // A sample of a few keys would say little.
         let share = self.requests.div_ceil(most);
-        if share == 0 { 1 } else { share }
+        share.min(self.keys.len() as u64 / LEAST_KEYS).max(1)
     }
 }
 

@@ -208,6 +208,15 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
     }
 }
 
+/// Returns the part of a text that is kept.
+fn kept_text(text: &str) -> Box<str> {
+    let ends = text
+        .char_indices()
+        .map(|(start, character)| start + character.len_utf8());
+    let end = ends.take_while(|end| *end <= MAX_KEY).last().unwrap_or(0);
+    text[..end].into()
+}
+
 /// Returns the part of a key that is kept.
 fn kept_key(key: &[u8]) -> Box<[u8]> {
     key[..key.len().min(MAX_KEY)].into()

@@ -14,8 +14,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidegate::{Cost, Timestamp};
 
-use super::{Observed, sampler};
-use crate::config::RecordConfig;
+use super::{Observed, kept_text, sampler};
+use crate::config::{ConfigError, RecordConfig};
 use crate::error::ServeError;
 
 /// The number of buffers.
@@ -41,13 +41,23 @@ impl Recorded {
     pub(super) fn new(at: Timestamp, observed: &Observed<'_>) -> Self {
         Self {
             at,
-            policy: observed.label.text().into(),
-            tenant: observed.tenant.map(Into::into),
-            key: observed.key.into(),
+            policy: kept_text(&observed.label.text()),
+            tenant: observed.tenant.map(kept_text),
+            key: recorded_key(observed.key),
             cost: observed.cost,
             is_allowed: !observed.is_denied,
         }
     }
+}
+
+/// The length of a key that is recorded. A longer one is replaced by its digest.
+const MAX_RECORDED_KEY: usize = 1_024;
+
+fn recorded_key(key: &[u8]) -> Box<[u8]> {
+    if key.len() <= MAX_RECORDED_KEY {
+        return key.into();
+    }
+    blake3::hash(key).to_hex().as_bytes().into()
 }
 
 /// The figures of a recorder.
@@ -95,11 +105,11 @@ impl Recorder {
         let secret = (!config.plain_keys).then_some(secret);
         let max_bytes = config.max_bytes;
         let file = TraceFile::create(&path, max_bytes, secret).map_err(|error| {
-            std::io::Error::new(
-                error.kind(),
-                format!("record.file {}: {error}", path.display()),
-            )
+            let path = path.display();
+            ConfigError::Values(format!("record.file: {path}: {error}"))
         })?;
+        let (sample, hashed) = (config.sample, !config.plain_keys);
+        tracing::info!(path = %path.display(), sample, hashed, "recording checks");
         let recorder = Arc::new(Self {
             buffers: (0..STRIPES).map(|_| Buffer::default()).collect(),
             sample: config.sample.max(1),
@@ -192,21 +202,6 @@ fn quick_hash(seed: u64, key: &[u8]) -> u64 {
     hash ^ (hash >> 31)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_in_ten_keys_is_taken() {
-        for seed in [0, 1, 0x1234_5678_9abc_def0, u64::MAX] {
-            let keys = (0..10_000).map(|number| format!("user:{number}"));
-            let is_taken = |key: &String| quick_hash(seed, key.as_bytes()).is_multiple_of(10);
-            let taken = keys.filter(is_taken).count();
-            assert!((850..1_150).contains(&taken), "{taken}");
-        }
-    }
-}
-
 impl TraceFile {
     fn create(path: &Path, max_bytes: u64, secret: Option<[u8; 32]>) -> std::io::Result<Self> {
         let mut options = File::options();
@@ -241,7 +236,11 @@ impl TraceFile {
         self.writer.flush()?;
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
-        std::fs::rename(&self.path, old)?;
+        match std::fs::rename(&self.path, old) {
+            // An earlier attempt moved it, and could not create the next one.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            moved => moved?,
+        }
         *self = Self::create(&self.path, self.max_bytes, self.secret)?;
         Ok(())
     }
@@ -275,5 +274,20 @@ impl TraceFile {
             "allowed": recorded.is_allowed,
         });
         format!("{line}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_ten_keys_is_taken() {
+        for seed in [0, 1, 0x1234_5678_9abc_def0, u64::MAX] {
+            let keys = (0..10_000).map(|number| format!("user:{number}"));
+            let is_taken = |key: &String| quick_hash(seed, key.as_bytes()).is_multiple_of(10);
+            let taken = keys.filter(is_taken).count();
+            assert!((850..1_150).contains(&taken), "{taken}");
+        }
     }
 }

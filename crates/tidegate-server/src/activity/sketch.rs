@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::{Limit, Timestamp};
 
-use super::{Observed, kept_key};
+use super::{Observed, kept_key, kept_text};
 
 /// The number of keys in one sketch.
 const ENTRIES: usize = 512;
@@ -158,8 +158,8 @@ impl Entry {
         let observed = seen.observed;
         Self {
             id: seen.id,
-            policy: observed.label.text().into(),
-            tenant: observed.tenant.map(Into::into),
+            policy: kept_text(&observed.label.text()),
+            tenant: observed.tenant.map(kept_text),
             key: kept_key(observed.key),
             key_bytes: observed.key.len(),
             begun: seen.now,

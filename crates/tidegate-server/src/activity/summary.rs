@@ -352,7 +352,9 @@ impl Keys {
         let (obeying, hammering) = (count("obeys"), count("hammers"));
         entries.sort_by(|a, b| (b.requests - b.error).total_cmp(&(a.requests - a.error)));
         Self {
-            busiest: top(&entries, |entry| entry.requests >= LEAST_COUNT),
+            busiest: top(&entries, |entry| {
+                entry.requests - entry.error >= LEAST_COUNT
+            }),
             top3_share: (totals.denied >= LEAST_COUNT).then(|| (top3 / totals.denied).min(1.0)),
             denied,
             obeying,
@@ -387,7 +389,7 @@ impl KeyRates {
             policy: entry.policy.clone(),
             tenant: entry.tenant.clone(),
             key,
-            requests: per_second(entry.requests, age),
+            requests: per_second(entry.requests - entry.error, age),
             denied: per_second(entry.denied, age),
             limit: denial.and_then(|denial| Some(denial.limit?.to_string())),
             since_s: denial.map(|denial| now.saturating_since(denial.since).as_secs()),
