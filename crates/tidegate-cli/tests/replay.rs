@@ -269,7 +269,7 @@ fn clients_that_obey_are_served_later_and_those_that_hammer_cost_more() {
     );
 }
 
-/// A trace of a server has the checks of all its policies. They are told apart on request.
+/// A trace of a server has the checks of all its policies. An option separates them.
 #[test]
 fn recorded_policies_are_told_apart() {
     let folder = Folder::new();

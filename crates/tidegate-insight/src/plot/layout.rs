@@ -5,7 +5,7 @@ use super::{Anchor, AxisKind, Canvas, Chart, Ink, Panel, SeriesShape};
 
 pub(super) const WIDTH: f64 = 860.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 20.0;
+const RIGHT: f64 = 34.0;
 const TITLE: f64 = 34.0;
 const PANEL_TITLE: f64 = 30.0;
 const PANEL: f64 = 130.0;
