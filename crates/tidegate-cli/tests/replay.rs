@@ -533,16 +533,14 @@ fn ctrl_c_prints_partial_results() {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    for index in 0..10 {
-        writeln!(
-            stdin,
-            "{{\"at_us\":{},\"key\":\"a\"}}",
-            1_700_000_000_000_000_u64 + index
-        )
-        .unwrap();
-    }
-    // The handler is installed before the first line is read.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // More than a pipe holds: when all is written, the program reads, and handles the signal.
+    let lines: String = (0..20_000)
+        .map(|index| {
+            let at_us = 1_700_000_000_000_000_u64 + index;
+            format!("{{\"at_us\":{at_us},\"key\":\"a\"}}\n")
+        })
+        .collect();
+    stdin.write_all(lines.as_bytes()).unwrap();
     let pid = child.id().to_string();
     assert!(
         std::process::Command::new("kill")
@@ -555,7 +553,7 @@ fn ctrl_c_prints_partial_results() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(130), "{text}");
     assert!(
-        text.contains("10 requests") && text.contains("partial"),
+        text.contains("requests of 1 keys") && text.contains("partial"),
         "{text}"
     );
     drop(stdin);
