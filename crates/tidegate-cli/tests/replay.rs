@@ -553,7 +553,7 @@ fn ctrl_c_prints_partial_results() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(130), "{text}");
     assert!(
-        text.contains("requests of 1 keys") && text.contains("partial"),
+        text.contains("requests of 1 key,") && text.contains("partial"),
         "{text}"
     );
     drop(stdin);

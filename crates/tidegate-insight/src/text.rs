@@ -20,6 +20,19 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// Formats a number with its noun: `1 key`, `2 keys`.
+///
+/// # Examples
+///
+/// ```
+/// assert_eq!(tidegate_insight::text::plural(1, "key"), "1 key");
+/// ```
+#[must_use]
+pub fn plural(number: u64, noun: &str) -> String {
+    let end = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{end}", count(number))
+}
+
 /// Formats a number of thousandths with at most three decimals.
 #[must_use]
 pub fn thousandths(number: u64) -> String {

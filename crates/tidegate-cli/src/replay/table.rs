@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use tidegate_insight::log::utc_seconds;
 use tidegate_insight::replay::find::{Found, HourFigures, PartFigures};
 use tidegate_insight::replay::{ClientBehavior, Curve, PolicyFigures, ReplayReport};
-use tidegate_insight::text::{count, duration, per_cent};
+use tidegate_insight::text::{count, duration, per_cent, plural};
 
 use super::Results;
 use crate::simulate::printable;
@@ -43,21 +43,24 @@ fn write_log(text: &mut String, results: &Results<'_>) {
     let more = if report.is_exact { "" } else { "more than " };
     let _ = writeln!(
         text,
-        "log       {} requests of {more}{} keys, {}",
-        count(report.requests),
-        count(report.keys),
+        "log       {} of {more}{}, {}",
+        plural(report.requests, "request"),
+        plural(report.keys, "key"),
         span(report)
     );
     let mut notes = Vec::new();
     let unreadable = results.unreadable.count();
     if unreadable > 0 {
-        notes.push(format!("{} lines left out", count(unreadable)));
+        notes.push(format!("{} left out", plural(unreadable, "line")));
     }
     if results.was_spread {
         notes.push("times within a second are spread evenly (--no-spread keeps them)".to_owned());
     }
     if report.out_of_order > 0 {
-        notes.push(format!("{} lines out of order", count(report.out_of_order)));
+        notes.push(format!(
+            "{} out of order",
+            plural(report.out_of_order, "line")
+        ));
     }
     if results.is_partial {
         notes.push("interrupted: these results are partial".to_owned());
@@ -275,10 +278,10 @@ fn spread(hours: &[HourFigures]) -> String {
         hour.map_or_else(String::new, |hour| per_cent(hour.denied, hour.requests))
     };
     format!(
-        "{} to {} of requests denied, median {}, in {} hours",
+        "{} to {} of requests denied, median {}, in {}",
         share(shares.first()),
         share(shares.last()),
         share(shares.get(shares.len() / 2)),
-        hours.len()
+        plural(hours.len() as u64, "hour")
     )
 }

@@ -25,6 +25,7 @@ pub(super) struct TopSummary {
     pub(super) top3_share: Option<f64>,
     pub(super) obeying: usize,
     pub(super) hammering: usize,
+    pub(super) shows_keys: bool,
 }
 
 #[derive(Deserialize)]
@@ -123,6 +124,9 @@ impl TopSummary {
         }
         if !self.busiest.is_empty() {
             let _ = write!(text, "\n{}", keys("busiest keys", &self.busiest));
+            if !self.shows_keys {
+                text.push_str(" Keys are masked; admin.show_keys = true shows them.\n");
+            }
         }
         if !self.policies.is_empty() {
             let _ = write!(text, "\n{}", policies(&self.policies));

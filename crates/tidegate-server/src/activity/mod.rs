@@ -4,6 +4,7 @@
 //! looked at (`sampler`), so that a check costs a nanosecond more. `summary` turns everything into
 //! the JSON of the dashboard once a second.
 
+mod key_rates;
 mod recorder;
 mod sampler;
 mod sketch;
