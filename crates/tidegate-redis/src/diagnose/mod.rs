@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
+use tokio::time::Instant;
 
 use crate::store::RedisStore;
 
@@ -163,15 +164,30 @@ fn text(value: &Value) -> String {
     }
 }
 
+fn not_connected() -> Finding {
+    Finding {
+        severity: Severity::Serious,
+        code: "not-connected",
+        what: "there is no connection to the server".to_owned(),
+        fix: "check the URL, the network and the server's log".to_owned(),
+    }
+}
+
 impl RedisStore {
     /// Examines the server: version, memory, persistence, replicas, cluster, clock and permissions. On
     /// a cluster it examines one node. With `is_thorough` it also measures the latency and searches
     /// for keys without expiry, which takes a few seconds.
     ///
-    /// Returns an empty list if the server is not connected.
+    /// It waits for a connection as long as a connection may take. Without one, it returns a finding
+    /// that says so.
     pub async fn diagnose(&self, is_thorough: bool) -> Vec<Finding> {
-        let Some(connection) = self.any_connection() else {
-            return Vec::new();
+        let end = Instant::now() + self.settings().connect_timeout;
+        let connection = loop {
+            match self.any_connection() {
+                Some(connection) => break connection,
+                None if Instant::now() >= end => return vec![not_connected()],
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
         };
         let settings = self.settings();
         let (prefix, timeout) = (settings.prefix.clone(), settings.timeout);
