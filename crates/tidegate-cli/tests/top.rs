@@ -32,7 +32,7 @@ fn figures_are_printed_once_without_a_terminal() {
     let mut text = String::new();
     let is_seen = wait_for(TIMEOUT, || {
         text = success(&["top", &url]);
-        text.contains("user:42")
+        text.contains("sliding_window_log 2/hour")
     });
     assert!(is_seen, "{text}");
     assert!(

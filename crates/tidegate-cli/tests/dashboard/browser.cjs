@@ -73,6 +73,7 @@ const main = async () => {
   const row = page.locator('#denied-keys tbody tr', { hasText: 'user:hammer' }).first();
   await row.waitFor();
   await row.click();
+  await page.locator('#detail', { hasText: 'hammers' }).waitFor();
   const detail = await page.locator('#detail').innerText();
   assert.match(detail, /sliding_window_log 5\/minute/);
   assert.match(detail, /Free in\s+\d+ (s|min|ms)/);

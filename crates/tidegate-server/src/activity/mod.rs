@@ -196,7 +196,8 @@ pub(crate) async fn watch(server: Arc<Server>, ended: CancellationToken) {
             () = ended.cancelled() => break,
         }
         let epoch = activity.epoch.fetch_add(1, Ordering::Relaxed);
-        if epoch.is_multiple_of(TICKS) {
+        // The first one comes after a second: a rate needs time.
+        if epoch % TICKS == TICKS - 1 {
             let sketches = activity.stripes.iter().map(|stripe| stripe.0.lock().tick());
             let merged = sketch::merged(sketches);
             activity
