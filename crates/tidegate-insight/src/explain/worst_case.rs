@@ -208,7 +208,7 @@ fn counter_from(limit: u64, period: u64, stretch: u64, start: i64) -> WorstCase 
     // The edges after the first request.
     let mut edge = if start < 0 { 0 } else { period };
     let end = stretch - u64::from(start < 0);
-    // Many short windows in a long stretch: beyond this, each admits what the last one did.
+    // Many short windows in a long stretch: the rest has only an upper bound.
     while edge < end && arrivals.len() < MAX_GROUPS {
         let last = (end - 1 - edge).min(period - 1);
         let weight =
@@ -221,9 +221,10 @@ fn counter_from(limit: u64, period: u64, stretch: u64, start: i64) -> WorstCase 
         previous = count;
         edge += period;
     }
+    let mut worst = WorstCase::new(stretch, start, arrivals);
     if edge < end {
         let windows = (end - 1 - edge) / period + 1;
-        arrivals.push(Arrivals::every_period(edge as i64, limit, period, windows));
+        worst.most = worst.most.saturating_add(limit.saturating_mul(windows));
     }
-    WorstCase::new(stretch, start, arrivals)
+    worst
 }

@@ -1,7 +1,8 @@
-//! The activity of clients, and who is limited right now: a bounded sketch of busy and denied keys, and a recorder of checks.
+//! The activity of clients, for the dashboard: a bounded sketch of busy and denied keys, and a
+//! recorder of checks.
 //!
 //! Every protocol reports its decisions to [`Activity::observe`]. Under load only a sample is
-//! looked at (`sampler`), so that a check costs a nanosecond more. `summary` turns everything into
+//! looked at (`sampler`), so that a check costs little more. `summary` turns everything into
 //! the JSON of the dashboard once a second.
 
 mod key_rates;

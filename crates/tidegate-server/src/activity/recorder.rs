@@ -24,8 +24,7 @@ const STRIPES: usize = 16;
 const MAX_BUFFERED: usize = 8_192;
 /// The interval at which buffers are written.
 const EVERY: Duration = Duration::from_millis(100);
-/// The checks of one interval beyond which fewer keys are recorded: 5,000 per second cost a server
-/// less than one per cent.
+/// The checks of one interval beyond which fewer keys are recorded: 5,000 per second.
 const MAX_PER_ROUND: usize = 500;
 /// The number of hexadecimal digits of a hashed key.
 const DIGITS: usize = 24;
