@@ -48,12 +48,10 @@ pub(super) async fn answer(
     };
     let bindings = Bindings::Descriptors(&request.descriptors);
     let _permit = caller.permit().await;
-    let decision = decide(limits, &request.domain, &bindings, kind, hits)
+    let server = caller.server;
+    let decision = decide(server, limits, &request.domain, &bindings, kind, hits)
         .await
-        .map_err(|error| undecided(caller.server, error))?;
-    for (_, figures) in &decision.limits {
-        caller.server.metrics.degraded_rule(figures.degraded);
-    }
+        .map_err(|error| undecided(server, error))?;
     let mut decided = Decided {
         is_over: decision.is_over,
         are_quotas_over: false,

@@ -12,6 +12,7 @@ use super::problem::Problem;
 use crate::config::Scope;
 use crate::descriptors::DecideError;
 use crate::limitador::{Bindings, CheckKind, Limitador, LimitadorDecision, LimitadorLimit, decide};
+use crate::server::Server;
 
 /// The longest wait in a header: a year.
 const MAX_SECONDS: u64 = 366 * 86_400;
@@ -86,10 +87,7 @@ impl LimitadorOperation {
         let limits = caller.server.limitador.load_full();
         let limits = limits.ok_or_else(|| Problem::not_found("no limits are configured"))?;
         let _permit = caller.permit().await;
-        let decision = request.decide(&limits, kind).await?;
-        for (_, figures) in &decision.limits {
-            caller.server.metrics.degraded_rule(figures.degraded);
-        }
+        let decision = request.decide(caller.server, &limits, kind).await?;
         let mut response = Response::default();
         if decision.is_over {
             *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -140,11 +138,12 @@ fn one() -> u64 {
 impl DecideJson {
     async fn decide(
         &self,
+        server: &Server,
         limits: &Limitador,
         kind: CheckKind,
     ) -> Result<LimitadorDecision, Problem> {
         let bindings = Bindings::Values(&self.values);
-        let decided = decide(limits, &self.namespace, &bindings, kind, self.delta).await;
+        let decided = decide(server, limits, &self.namespace, &bindings, kind, self.delta).await;
         decided.map_err(|error| match error {
             DecideError::Invalid(message) => Problem::bad(message),
             DecideError::Unavailable => {

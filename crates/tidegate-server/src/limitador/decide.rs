@@ -10,11 +10,13 @@ use tidegate_core::LimiterRequest;
 
 use super::expression::{Bindings, bind_limit};
 use super::limits::{Limitador, LimitadorLimit, Namespace};
+use crate::activity::{Label, Observed};
 use crate::descriptors::{
     DecideError, DescriptorKey, Figures, available, check_together, cost, encode_values, failed,
 };
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use crate::server::Server;
 
 /// The effect of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(crate) struct LimitadorDecision {
 struct Applied<'a> {
     limit: &'a Arc<LimitadorLimit>,
     key: DescriptorKey,
+    /// The values of its variables.
+    values: String,
 }
 
 /// Decides a request. Limits are all or nothing. In an unknown namespace there are no limits.
@@ -47,6 +51,7 @@ struct Applied<'a> {
 /// Returns an error if an expression fails, before anything is taken, or if the store is
 /// unavailable and the failure policy denies.
 pub(crate) async fn decide(
+    server: &Server,
     limits: &Limitador,
     namespace: &str,
     bindings: &Bindings<'_>,
@@ -64,6 +69,12 @@ pub(crate) async fn decide(
         CheckKind::CheckAndReport => check_all(&applied, hits).await?,
         CheckKind::Check | CheckKind::Report => each(&applied, kind, hits).await?,
     };
+    for (applied, figures) in applied.iter().zip(&figures) {
+        server.metrics.degraded_rule(figures.degraded);
+        if kind != CheckKind::Check {
+            observe(server, applied, figures, hits);
+        }
+    }
     let mut limits: Vec<_> = applied
         .iter()
         .map(|applied| Arc::clone(applied.limit))
@@ -73,6 +84,23 @@ pub(crate) async fn decide(
     let is_over = kind != CheckKind::Report && limits.iter().any(|(_, figures)| figures.is_over);
     count(namespace, is_over, hits);
     Ok(LimitadorDecision { is_over, limits })
+}
+
+/// Reports a decision to the dashboard.
+fn observe(server: &Server, applied: &Applied<'_>, figures: &Figures, hits: u64) {
+    let limit = applied.limit;
+    let label = limit.name.as_deref().or(limit.id.as_deref());
+    let policy = limit.limiter.as_ref().map(Limiter::policy);
+    let observed = Observed {
+        label: Label::Rule(label.unwrap_or("limitador")),
+        tenant: None,
+        key: applied.values.as_bytes(),
+        cost: cost(hits),
+        is_denied: figures.is_over,
+        retry_after: figures.retry_after,
+        limit: policy.and_then(|policy| policy.limits().first()),
+    };
+    server.activity.observe(&server.clock, &observed);
 }
 
 fn count(namespace: &Namespace, is_over: bool, hits: u64) {
@@ -108,7 +136,8 @@ fn applied<'a>(
             }
         }
         let key = encode_values(parts.iter().map(String::as_str));
-        applied.push(Applied { limit, key });
+        let values = parts[1..].join(" ");
+        applied.push(Applied { limit, key, values });
     }
     Ok(applied)
 }
@@ -140,7 +169,7 @@ async fn each(
     hits: u64,
 ) -> Result<Vec<Figures>, DecideError> {
     let mut figures = Vec::with_capacity(applied.len());
-    for Applied { limit, key } in applied {
+    for Applied { limit, key, .. } in applied {
         figures.push(match &limit.limiter {
             None => blocked(limit.period()),
             Some(limiter) => one(limiter, key, kind, hits).await?,

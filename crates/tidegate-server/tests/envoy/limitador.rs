@@ -139,6 +139,37 @@ fn the_example_on_redis() {
 }
 
 #[test]
+fn checks_are_recorded() {
+    let folder = Folder::new();
+    let trace = folder.path().join("trace.jsonl");
+    let record = format!("[record]\nfile = {trace:?}\nsample = 1\nplain_keys = true\n");
+    let server = TestServer::start_at(&ManualClock::new(), with_limits(&folder, &record));
+    let mut client = GrpcClient::connect(&server);
+    let entries = [("req.method", "POST"), ("user_id", "a")];
+    for hits in [5, 1] {
+        let asked = request("test_namespace", hits, &entries);
+        client.should_rate_limit(asked).unwrap();
+    }
+    drop((client, server));
+    let lines = std::fs::read_to_string(&trace).unwrap();
+    let lines: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let seen = lines.iter().map(|line| {
+        let [policy, key] = ["policy", "key"].map(|name| line[name].as_str().unwrap());
+        (
+            policy,
+            key,
+            line["cost"].as_u64().unwrap(),
+            line["allowed"].as_bool().unwrap(),
+        )
+    });
+    let expected = [("posts", "a", 5, true), ("posts", "a", 1, false)];
+    assert!(seen.eq(expected), "{lines:?}");
+}
+
+#[test]
 fn denied_requests_take_nothing() {
     let server = start();
     let mut client = GrpcClient::connect(&server);
