@@ -137,11 +137,16 @@ pub fn start(config: &LogConfig) -> Result<Logging, ConfigError> {
 
 /// Returns the start of a key and its length, for logs: enough to recognize it, not to use it.
 pub(crate) fn masked_key(key: &[u8]) -> String {
+    masked(key, key.len())
+}
+
+/// Returns the start of a key of which only a part is known, and the length of the whole key.
+pub(crate) fn masked(key: &[u8], bytes: usize) -> String {
     let text = String::from_utf8_lossy(key);
     let shown: String = text
         .chars()
         .filter(|c| !c.is_control())
         .take((text.chars().count() / 2).min(4))
         .collect();
-    format!("{shown}*** ({} bytes)", key.len())
+    format!("{shown}*** ({bytes} bytes)")
 }

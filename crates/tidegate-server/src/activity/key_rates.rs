@@ -4,7 +4,7 @@ use serde::Serialize;
 use tidegate::Timestamp;
 
 use super::sketch::{Entry, Merged, per_second};
-use crate::log::masked_key;
+use crate::log::masked;
 
 /// The number of keys of each kind.
 const KEYS: usize = 25;
@@ -83,7 +83,7 @@ impl KeyRates {
                 };
                 format!("{text}{cut}")
             }
-            false => masked_key(&entry.key),
+            false => masked(&entry.key, entry.key_bytes),
         };
         let denial = entry.denial.as_ref();
         let denied_now = denial.filter(|denial| denial.is_active);

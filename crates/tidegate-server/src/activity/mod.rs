@@ -119,17 +119,33 @@ impl Activity {
     /// Looks at a decision, or skips it.
     #[inline]
     pub(crate) fn observe(&self, clock: &Clock, observed: &Observed<'_>) {
-        if let Some(recorder) = &self.recorder
-            && observed.cost > Cost::ZERO
-            && recorder.takes(observed.key)
-        {
-            recorder.push(Recorded::new(clock.now(), observed));
+        self.observe_each(clock, std::iter::once(*observed));
+    }
+
+    /// Looks at the decisions of a pipeline, or skips some or all of them.
+    #[inline]
+    pub(crate) fn observe_each<'a>(
+        &self,
+        clock: &Clock,
+        decisions: impl ExactSizeIterator<Item = Observed<'a>> + Clone,
+    ) {
+        if let Some(recorder) = &self.recorder {
+            for observed in decisions.clone() {
+                if recorder.takes(observed.key) && observed.cost > Cost::ZERO {
+                    recorder.push(Recorded::new(clock.now(), &observed));
+                }
+            }
         }
-        if !self.is_enabled || observed.cost == Cost::ZERO {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        if !self.is_enabled || sampler::skips(epoch, decisions.len() as u32) {
             return;
         }
-        if let Some(weight) = sampler::weight(self.epoch.load(Ordering::Relaxed)) {
-            self.look(clock, observed, weight);
+        for observed in decisions {
+            if observed.cost > Cost::ZERO
+                && let Some(weight) = sampler::weight(epoch)
+            {
+                self.look(clock, &observed, weight);
+            }
         }
     }
 

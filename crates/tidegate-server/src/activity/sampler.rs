@@ -1,5 +1,6 @@
 //! Chooses the decisions to look at. A thread looks at each of its first decisions in a tenth of a
-//! second, and at one in about 64 after that. Each counts for those that were skipped.
+//! second, at one in about 64 after that, and at fewer the more there are. Each counts for those that
+//! were skipped.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The decisions of a thread in an epoch that are all looked at.
 const ALL: u32 = 256;
 /// The mean number of decisions for each one that is looked at after that.
-const MEAN: u32 = 64;
+const FIRST_MEAN: u32 = 64;
+/// The mean doubles each time this many were looked at.
+const DOUBLES: u32 = 64;
+/// The number of times it doubles.
+const MAX_DOUBLINGS: u32 = 4;
 
 #[derive(Clone, Copy)]
 struct Sampler {
@@ -34,6 +39,20 @@ thread_local! {
 /// Returns a number of this thread.
 pub(super) fn thread_number() -> usize {
     NUMBER.with(|number| *number)
+}
+
+/// Skips this many decisions and returns `true`, if none of them is looked at.
+#[inline]
+pub(super) fn skips(epoch: u32, decisions: u32) -> bool {
+    SAMPLER.with(|cell| {
+        let mut sampler = cell.get();
+        let skips = sampler.epoch == epoch && sampler.skip >= decisions;
+        if skips {
+            sampler.skip -= decisions;
+            cell.set(sampler);
+        }
+        skips
+    })
 }
 
 /// Returns the number of decisions that this one counts for, or `None` to skip it.
@@ -66,7 +85,8 @@ impl Sampler {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 17;
             self.random ^= self.random << 5;
-            self.skip = self.random % (2 * MEAN - 1);
+            let doublings = ((self.seen - ALL) / DOUBLES).min(MAX_DOUBLINGS);
+            self.skip = self.random % (2 * (FIRST_MEAN << doublings) - 1);
             self.weight = self.skip + 1;
         }
         weight
@@ -77,9 +97,11 @@ impl Sampler {
 mod tests {
     use super::*;
 
+    const MAX_MEAN: u32 = FIRST_MEAN << MAX_DOUBLINGS;
+
     #[test]
     fn weights_add_up_to_the_decisions() {
-        for decisions in [10_u32, 256, 300, 100_000] {
+        for decisions in [10_u32, 256, 300, 100_000, 10_000_000] {
             let mut sampler = Sampler {
                 epoch: 0,
                 seen: 0,
@@ -96,11 +118,13 @@ mod tests {
                 sum += sampler.next(1);
                 samples += 1;
             }
-            assert!(sum.abs_diff(decisions) <= 2 * MEAN, "{sum} of {decisions}");
+            let most_skipped = 2 * MAX_MEAN;
             assert!(
-                samples <= ALL + decisions / (MEAN / 2),
-                "{samples} of {decisions}"
+                sum.abs_diff(decisions) <= most_skipped,
+                "{sum} of {decisions}"
             );
+            let most = ALL + 5 * DOUBLES + decisions / (MAX_MEAN / 2);
+            assert!(samples <= most, "{samples} of {decisions}");
         }
     }
 }

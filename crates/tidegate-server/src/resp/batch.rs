@@ -24,21 +24,6 @@ impl ThrottleBatch<'_, '_> {
         self.commands.len() * REPLY
     }
 
-    #[inline]
-    fn observe(&self, throttle: &Throttle<'_>, decision: &Decision) {
-        let policy = throttle.limiter.policy();
-        let observed = Observed {
-            label: Label::Bucket,
-            tenant: None,
-            key: throttle.key,
-            cost: throttle.cost,
-            is_denied: decision.is_denied(),
-            retry_after: decision.retry_after(),
-            limit: policy.limits().first(),
-        };
-        self.server.activity.observe(&self.server.clock, &observed);
-    }
-
     /// Decides all commands, and writes the replies in order.
     pub(super) async fn flush(&mut self, replies: &mut Replies) {
         if self.commands.is_empty() {
@@ -63,13 +48,30 @@ impl ThrottleBatch<'_, '_> {
                     if one.cost > Cost::ZERO {
                         self.server.metrics.inline(decision);
                     }
-                    self.observe(one, decision);
                     replies.five(one.command.reply(decision));
                 }
+                let both = commands.iter().zip(&decisions);
+                let observed = both.map(|(one, decision)| observed(one, decision));
+                self.server
+                    .activity
+                    .observe_each(&self.server.clock, observed);
             }
             Err(error) => commands
                 .iter()
                 .for_each(|_| replies.error(&format!("ERR {error}"))),
         }
+    }
+}
+
+#[inline]
+fn observed<'a>(throttle: &'a Throttle<'_>, decision: &Decision) -> Observed<'a> {
+    Observed {
+        label: Label::Bucket,
+        tenant: None,
+        key: throttle.key,
+        cost: throttle.cost,
+        is_denied: decision.is_denied(),
+        retry_after: decision.retry_after(),
+        limit: throttle.limiter.policy().limits().first(),
     }
 }
