@@ -16,10 +16,42 @@ use super::stream::{Stream, key};
 /// every filled key keeps a live limit.
 pub(super) const POLICY: &str = "token_bucket 2/minute burst=100_000_000";
 
+/// The burst of governor's limiters.
+const BURST: NonZeroU32 = NonZeroU32::new(100_000_000).expect("not zero");
+
 fn quota() -> Quota {
     Quota::with_period(Duration::from_secs(30))
         .expect("not zero")
-        .allow_burst(NonZeroU32::new(100_000_000).expect("not zero"))
+        .allow_burst(BURST)
+}
+
+/// The outcome of the measured requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Admitted,
+    Denied,
+    /// Every second key is denied.
+    Mixed,
+}
+
+impl Outcome {
+    /// Returns `true` if the key of this number has used its limit up.
+    fn is_denied(self, number: u64) -> bool {
+        match self {
+            Self::Admitted => false,
+            Self::Denied => true,
+            Self::Mixed => number % 2 == 1,
+        }
+    }
+
+    /// Returns the number of requests that governor's key is filled with.
+    fn filled_with(self, number: u64) -> NonZeroU32 {
+        if self.is_denied(number) {
+            BURST
+        } else {
+            NonZeroU32::MIN
+        }
+    }
 }
 
 /// The number of checks between two readings of the clock.
@@ -39,7 +71,7 @@ pub(super) trait Contender: Sync {
 }
 
 /// Calls `check` on the stream's keys until `duration` has passed.
-fn check_each(
+pub(super) fn check_each(
     stream: &Stream,
     from: usize,
     duration: Duration,
@@ -77,18 +109,28 @@ impl Contender for Harness {
 }
 
 /// Tidegate, one check at a time.
-pub(super) struct Tidegate(pub(super) Limiter);
+pub(super) struct Tidegate {
+    pub(super) limiter: Limiter,
+    cost: Cost,
+    outcome: Outcome,
+}
 
 impl Tidegate {
     pub(super) fn new(max_keys: u64) -> Self {
+        Self::with(max_keys, POLICY, Cost::ONE, Outcome::Admitted)
+    }
+
+    pub(super) fn with(max_keys: u64, policy: &str, cost: Cost, outcome: Outcome) -> Self {
         let store = MemoryStore::builder()
             .max_keys(max_keys)
+            .max_record_bytes(1 << 32)
             .build()
             .expect("the table fits in memory");
-        Self(Limiter::new(
-            store,
-            POLICY.parse().expect("the policy is valid"),
-        ))
+        Self {
+            limiter: Limiter::new(store, policy.parse().expect("the policy is valid")),
+            cost,
+            outcome,
+        }
     }
 }
 
@@ -98,15 +140,24 @@ impl Contender for Tidegate {
     }
 
     fn fill(&self, keys: u64) {
+        let limits = self.limiter.policy().limits().iter();
+        let capacity = limits.map(tidegate::Limit::capacity).min().unwrap_or(1);
         for number in 0..keys {
-            let _ = black_box(self.0.check(key(number)).now().expect("the key is valid"));
+            let cost = if self.outcome.is_denied(number) {
+                Cost::try_from(capacity).expect("a capacity is a cost")
+            } else {
+                self.cost
+            };
+            let filled = self.limiter.check(key(number)).cost(cost).now();
+            assert!(filled.expect("the key is valid").is_allowed());
         }
     }
 
     fn check_for(&self, stream: &Stream, from: usize, duration: Duration) -> (u64, Duration) {
+        let cost = self.cost;
         check_each(stream, from, duration, |key| {
             // The black box ensures that all fields of the decision are computed.
-            let _ = black_box(&self.0.check(key).now());
+            let _ = black_box(&self.limiter.check(key).cost(cost).now());
         })
     }
 }
@@ -132,7 +183,7 @@ impl Contender for TidegateBatch<'_> {
                 requests.extend(keys.by_ref().take(BATCH).map(|key| (key, Cost::ONE)));
                 decisions.clear();
                 self.0
-                    .0
+                    .limiter
                     .check_many(&requests)
                     .now_into(&mut decisions)
                     .expect("the keys are valid");
@@ -155,15 +206,23 @@ type Governor<K, H> = RateLimiter<
 >;
 
 /// governor in its most common form: String keys, its own DashMap and clock. The key is copied into
-/// a reused buffer.
-pub(super) struct GovernorDashMap(pub(super) Governor<String, std::hash::RandomState>);
+/// a reused buffer. With several limiters, all are asked until one denies.
+pub(super) struct GovernorDashMap {
+    limiters: Vec<Governor<String, std::hash::RandomState>>,
+    outcome: Outcome,
+}
 
 impl GovernorDashMap {
     pub(super) fn new() -> Self {
-        Self(RateLimiter::dashmap_with_hasher(
-            quota(),
-            std::hash::RandomState::new(),
-        ))
+        Self::with(1, Outcome::Admitted)
+    }
+
+    pub(super) fn with(limits: usize, outcome: Outcome) -> Self {
+        let limiter = |_| RateLimiter::dashmap_with_hasher(quota(), std::hash::RandomState::new());
+        Self {
+            limiters: (0..limits).map(limiter).collect(),
+            outcome,
+        }
     }
 }
 
@@ -173,8 +232,12 @@ impl Contender for GovernorDashMap {
     }
 
     fn fill(&self, keys: u64) {
-        for number in 0..keys {
-            let _ = black_box(self.0.check_key(&key(number)));
+        for (number, limiter) in (0..keys).flat_map(|number| {
+            let limiters = self.limiters.iter();
+            limiters.map(move |limiter| (number, limiter))
+        }) {
+            let count = self.outcome.filled_with(number);
+            let _ = black_box(limiter.check_key_n(&key(number), count));
         }
     }
 
@@ -183,20 +246,28 @@ impl Contender for GovernorDashMap {
         check_each(stream, from, duration, |key| {
             buffer.clear();
             buffer.push_str(key);
-            let _ = black_box(self.0.check_key(&buffer));
+            let mut limiters = self.limiters.iter();
+            black_box(limiters.all(|limiter| limiter.check_key(&buffer).is_ok()));
         })
     }
 }
 
 /// governor with the fastest keys that its API allows for short keys: 16-byte arrays and ahash.
-pub(super) struct GovernorTuned(Governor<[u8; 16], ahash::RandomState>);
+pub(super) struct GovernorTuned {
+    limiter: Governor<[u8; 16], ahash::RandomState>,
+    outcome: Outcome,
+}
 
 impl GovernorTuned {
     pub(super) fn new() -> Self {
-        Self(RateLimiter::dashmap_with_hasher(
-            quota(),
-            ahash::RandomState::new(),
-        ))
+        Self::with(Outcome::Admitted)
+    }
+
+    pub(super) fn with(outcome: Outcome) -> Self {
+        Self {
+            limiter: RateLimiter::dashmap_with_hasher(quota(), ahash::RandomState::new()),
+            outcome,
+        }
     }
 }
 
@@ -213,13 +284,14 @@ impl Contender for GovernorTuned {
 
     fn fill(&self, keys: u64) {
         for number in 0..keys {
-            let _ = black_box(self.0.check_key(&array(&key(number))));
+            let count = self.outcome.filled_with(number);
+            let _ = black_box(self.limiter.check_key_n(&array(&key(number)), count));
         }
     }
 
     fn check_for(&self, stream: &Stream, from: usize, duration: Duration) -> (u64, Duration) {
         check_each(stream, from, duration, |key| {
-            let _ = black_box(self.0.check_key(&array(key)));
+            let _ = black_box(self.limiter.check_key(&array(key)));
         })
     }
 }

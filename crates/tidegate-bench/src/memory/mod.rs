@@ -3,8 +3,10 @@
 
 mod contenders;
 mod expiry;
+mod floor;
 mod footprint;
 mod measure;
+mod paths;
 mod stream;
 
 use std::time::Duration;
@@ -27,6 +29,9 @@ pub(crate) struct Options {
     /// Only run the rows with names that contain this, such as A4 or hot
     #[arg(long, default_value = "")]
     only: String,
+    /// Only run the rows that matter, on one thread
+    #[arg(long)]
+    quick: bool,
     /// Print the bytes per key of one contender filled with this many keys, in this process
     #[arg(long, hide = true, num_args = 2, value_names = ["CONTENDER", "KEYS"])]
     footprint: Vec<String>,
@@ -138,13 +143,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     println!(
         "| row | contender | Mops | ns per check and thread | ratio | bar |\n|---|---|---:|---:|---:|---:|"
     );
-    for row in ROWS.iter().filter(|row| row.name.contains(&options.only)) {
+    let is_measured = |row: &&Row| row.name.contains(&options.only) && !options.quick;
+    for row in ROWS.iter().filter(is_measured) {
         measure_row(row, options);
     }
-    if "A6 bytes a key".contains(&options.only) {
+    paths::measure(options);
+    if "A6 bytes a key".contains(&options.only) && !options.quick {
         footprint::measure()?;
     }
-    if "A8 expiry".contains(&options.only) {
+    if "A8 expiry".contains(&options.only) && !options.quick {
         expiry::measure();
     }
     Ok(())
