@@ -7,9 +7,8 @@
 
 use super::divisor::Divisor;
 use super::span::Span;
-use super::{Algorithm, Claim};
+use super::{Algorithm, Answer, Claim};
 use crate::cost::THOUSANDTHS;
-use crate::decision::{Decision, OutcomeKind};
 use crate::identity::BucketNumbers;
 use crate::policy::{self, Limit};
 
@@ -41,17 +40,18 @@ pub(crate) struct Bucket<S> {
     capacity_cost: u64,
     /// The burst and the debt in thousandths.
     most_counted: u64,
-    /// The burst in units.
-    capacity: u32,
     queues: bool,
     /// Set if the state may have been written with another rate and capacity, see
     /// [`with_any_rate`](Self::with_any_rate).
     has_any_rate: bool,
     numbers: BucketNumbers,
-    /// Set if the refill time in parts of the denominator fits in 64 bits. `unit_parts` is valid
-    /// only then.
+    /// Set if the sum of two times in parts of the denominator fits in 64 bits. The fields below are
+    /// valid only then.
     is_narrow: bool,
     unit_parts: Divisor,
+    full_parts: u64,
+    longest_parts: u64,
+    by_denominator: Divisor,
 }
 
 /// Returns `true` if whole nanoseconds are exact for this limit.
@@ -80,12 +80,14 @@ impl<S: Span> Bucket<S> {
             longest: S::of_parts(longest_parts, denominator),
             capacity_cost,
             most_counted,
-            capacity: (capacity_cost / THOUSANDTHS) as u32,
             queues: limit.algorithm() == policy::Algorithm::LeakyBucket,
             has_any_rate: false,
             numbers: BucketNumbers::new(limit),
-            is_narrow: full_parts.max(unit_parts) <= u128::from(u64::MAX),
+            is_narrow: longest_parts + full_parts.max(unit_parts) <= u128::from(u64::MAX),
             unit_parts: Divisor::new(u64::try_from(unit_parts).unwrap_or(u64::MAX)),
+            full_parts: u64::try_from(full_parts).unwrap_or(u64::MAX),
+            longest_parts: u64::try_from(longest_parts).unwrap_or(u64::MAX),
+            by_denominator: Divisor::new(denominator),
         }
     }
 
@@ -102,6 +104,14 @@ impl<S: Span> Bucket<S> {
 
     pub(crate) fn has_any_rate(&self) -> bool {
         self.has_any_rate
+    }
+
+    /// Returns the state of a bucket that was just emptied, and owes its whole debt.
+    #[cfg(test)]
+    pub(crate) fn emptied(&self, now: u64) -> BucketState {
+        let mut state = BucketState::default();
+        self.set_ahead(&mut state, now, self.longest);
+        state
     }
 
     pub(crate) fn numbers(&self) -> BucketNumbers {
@@ -188,35 +198,40 @@ impl<S: Span> Bucket<S> {
     }
 }
 
+/// Arithmetic in parts of a nanosecond, for a narrow bucket.
 impl<S: Span> Bucket<S> {
-    /// Decides the most common case in one comparison: a request of one unit that fits, on a bucket
-    /// that is free again at the whole nanosecond `free_at`. Returns the new free-again time, or
-    /// `None` in any other case.
+    /// Returns the parts until the bucket is free again, or `None` if the state is from the future,
+    /// damaged or of another rate.
     #[inline(always)]
-    pub(crate) fn take_whole_unit(
-        &self,
-        free_at: u64,
-        now: u64,
-        cost: u64,
-    ) -> Option<(u64, Decision)> {
-        let (unit, full) = (self.unit.whole()?, self.full.whole()?);
-        let ahead = free_at.saturating_sub(now);
-        // The state is not from the future, and the unit fits.
-        if cost != THOUSANDTHS || ahead > full - unit {
+    fn parts_ahead(&self, state: &BucketState, now: u64) -> Option<u64> {
+        let is_of_other_rate = self.has_any_rate && state.denominator_tag != self.denominator_tag;
+        if state.part != 0 && (is_of_other_rate || state.part >= self.denominator) {
             return None;
         }
-        let taken = ahead + unit;
-        let decision = Decision {
-            kind: OutcomeKind::Allowed,
-            wait: if self.queues { ahead } else { 0 },
-            reset_after: taken,
-            limit_reset_after: taken,
-            limit: self.capacity,
-            remaining: self.unit_parts.divide(full - taken) as u32,
-            limit_index: 0,
-            degraded: None,
+        let parts = match state.free_at.checked_sub(now) {
+            None => 0,
+            Some(ahead) if S::HAS_PARTS => ahead
+                .checked_mul(self.denominator)?
+                .checked_add(state.part)?,
+            Some(ahead) => ahead,
         };
-        Some((now.checked_add(taken)?, decision))
+        let most = if self.has_any_rate {
+            LONGEST_AHEAD
+        } else {
+            self.longest_parts
+        };
+        (parts <= most).then_some(parts)
+    }
+
+    /// Returns whole nanoseconds and the rest.
+    #[inline(always)]
+    fn split_parts(&self, parts: u64) -> (u64, u64) {
+        if S::HAS_PARTS {
+            self.by_denominator.divide_with_rest(parts)
+        } else {
+            // The denominator is 1.
+            (parts, 0)
+        }
     }
 }
 
@@ -244,6 +259,41 @@ impl<S: Span> Algorithm for Bucket<S> {
             .ahead(state, now)
             .plus(self.span_of(cost), self.denominator);
         (wanted > self.full).then(|| wanted.minus(self.full, self.denominator).ceil())
+    }
+
+    #[inline(always)]
+    fn answer(&self, state: &BucketState, now: u64, cost: u64) -> Option<Answer<BucketState>> {
+        if cost == 0 || cost > self.capacity_cost || !self.is_narrow {
+            return None;
+        }
+        let ceil = |(ns, part)| ns + u64::from(part > 0);
+        let ahead = self.parts_ahead(state, now)?;
+        let wanted = ahead + cost * self.numerator;
+        if wanted > self.full_parts {
+            return Some(Answer {
+                taken: None,
+                wait: ceil(self.split_parts(wanted - self.full_parts)),
+                remaining: self
+                    .unit_parts
+                    .divide(self.full_parts.saturating_sub(ahead)),
+                reset_after: ceil(self.split_parts(ahead)),
+            });
+        }
+        let (ns, part) = self.split_parts(wanted);
+        Some(Answer {
+            taken: Some(BucketState {
+                free_at: now.checked_add(ns)?,
+                part,
+                denominator_tag: if part == 0 { 0 } else { self.denominator_tag },
+            }),
+            wait: if self.queues {
+                ceil(self.split_parts(ahead))
+            } else {
+                0
+            },
+            remaining: self.unit_parts.divide(self.full_parts - wanted),
+            reset_after: ceil((ns, part)),
+        })
     }
 
     #[inline]

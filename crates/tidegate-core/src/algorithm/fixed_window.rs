@@ -1,6 +1,7 @@
 //! fixed_window: one count per window, aligned to the clock or to the first admitted request.
 
-use super::{Algorithm, Claim};
+use super::divisor::Divisor;
+use super::{Algorithm, Answer, Claim};
 use crate::cost::THOUSANDTHS;
 use crate::policy::Limit;
 
@@ -27,6 +28,7 @@ pub(crate) struct FixedWindow {
     /// The limit and the debt in thousandths.
     most_counted: u64,
     period: u64,
+    by_period: Divisor,
     opens_with_first_hit: bool,
 }
 
@@ -36,6 +38,7 @@ impl FixedWindow {
             limit: limit.limit() * THOUSANDTHS,
             most_counted: limit.most_counted() * THOUSANDTHS,
             period: limit.period_ns(),
+            by_period: Divisor::new(limit.period_ns()),
             opens_with_first_hit: limit.opens_with_first_hit(),
         }
     }
@@ -46,14 +49,16 @@ impl FixedWindow {
         if self.opens_with_first_hit {
             now.saturating_add(self.period)
         } else {
-            end_of_window(now, self.period)
+            end_of_window(now, self.period, &self.by_period)
         }
     }
 }
 
 /// Returns the end of the clock-aligned window that contains `now`.
-pub(super) fn end_of_window(now: u64, period: u64) -> u64 {
-    (now - now % period).saturating_add(period)
+#[inline]
+pub(super) fn end_of_window(now: u64, period: u64, by_period: &Divisor) -> u64 {
+    let (_, elapsed) = by_period.divide_with_rest(now);
+    (now - elapsed).saturating_add(period)
 }
 
 impl Algorithm for FixedWindow {
@@ -79,6 +84,41 @@ impl Algorithm for FixedWindow {
     fn wait(&self, state: &WindowState, now: u64, cost: u64) -> Option<u64> {
         (state.count_at(now).saturating_add(cost) > self.limit)
             .then(|| state.end.saturating_sub(now))
+    }
+
+    #[inline(always)]
+    fn answer(&self, state: &WindowState, now: u64, cost: u64) -> Option<Answer<WindowState>> {
+        if cost == 0 || cost > self.limit || self.is_from_future(state, now) {
+            return None;
+        }
+        let used = state.count_at(now);
+        // Counts are at most 10^12, and so are costs.
+        let count = used.checked_add(cost)?;
+        if count > self.limit {
+            let left = state.end.saturating_sub(now);
+            return Some(Answer {
+                taken: None,
+                wait: left,
+                remaining: self.limit.saturating_sub(used) / THOUSANDTHS,
+                // The count is not 0, since a cost up to the limit does not fit.
+                reset_after: left,
+            });
+        }
+        let end = if now < state.end {
+            state.end
+        } else {
+            self.new_end(now)
+        };
+        if end <= now {
+            // The end of time.
+            return None;
+        }
+        Some(Answer {
+            taken: Some(WindowState { end, count }),
+            wait: 0,
+            remaining: (self.limit - count) / THOUSANDTHS,
+            reset_after: end - now,
+        })
     }
 
     #[inline]

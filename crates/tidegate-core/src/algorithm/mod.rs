@@ -30,6 +30,17 @@ pub(crate) use step::{BucketVersions, Step, StepState};
 
 use crate::cost::THOUSANDTHS;
 
+/// The answer of one limit to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer<S> {
+    /// The state after an admitted request, or `None` if the request is denied and nothing changes.
+    pub(crate) taken: Option<S>,
+    /// The delay of an admitted request, or the wait of a denied one.
+    pub(crate) wait: u64,
+    pub(crate) remaining: u64,
+    pub(crate) reset_after: u64,
+}
+
 /// The arithmetic of one limit. `now` is in nanoseconds since the Unix epoch, `cost` in
 /// thousandths.
 ///
@@ -57,6 +68,14 @@ pub(crate) trait Algorithm {
     /// Returns the shortest wait after which `cost` fits, or `None` if it fits now. `cost` is at
     /// most the capacity.
     fn wait(&self, state: &Self::State, now: u64, cost: u64) -> Option<u64>;
+
+    /// Answers a request without slices and without a division of 128 bits, as [`decide`] would.
+    /// Returns `None` if that is not possible: the cost is 0 or exceeds the capacity, the state is
+    /// from the future or damaged, or the numbers are too large.
+    #[inline(always)]
+    fn answer(&self, _state: &Self::State, _now: u64, _cost: u64) -> Option<Answer<Self::State>> {
+        None
+    }
 
     /// Returns how long a request admitted now waits for the requests before it.
     fn delay(&self, _state: &Self::State, _now: u64) -> u64 {

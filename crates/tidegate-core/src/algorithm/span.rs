@@ -4,14 +4,14 @@
 /// An exact duration with a denominator that the bucket knows. Spans of the same denominator
 /// compare like the durations.
 pub(crate) trait Span: Copy + Default + Ord + std::fmt::Debug {
+    /// Set if this type of span has a fraction.
+    const HAS_PARTS: bool;
+
     /// Creates a span of `parts`, of which `denominator` make a nanosecond.
     fn of_parts(parts: u128, denominator: u64) -> Self;
 
     /// Returns the whole nanoseconds, and the rest in parts.
     fn split(self) -> (u64, u64);
-
-    /// Returns the span in nanoseconds, if this type of span has no fraction.
-    fn whole(self) -> Option<u64>;
 
     /// Creates a span from the output of [`split`](Self::split).
     fn join(ns: u64, part: u64) -> Self;
@@ -35,6 +35,8 @@ pub(crate) trait Span: Copy + Default + Ord + std::fmt::Debug {
 pub(crate) type Whole = u64;
 
 impl Span for Whole {
+    const HAS_PARTS: bool = false;
+
     fn of_parts(parts: u128, denominator: u64) -> Self {
         u64::try_from(parts / u128::from(denominator)).unwrap_or(u64::MAX)
     }
@@ -42,11 +44,6 @@ impl Span for Whole {
     #[inline]
     fn split(self) -> (u64, u64) {
         (self, 0)
-    }
-
-    #[inline]
-    fn whole(self) -> Option<u64> {
-        Some(self)
     }
 
     #[inline]
@@ -73,6 +70,8 @@ pub(crate) struct Fractional {
 }
 
 impl Span for Fractional {
+    const HAS_PARTS: bool = true;
+
     fn of_parts(parts: u128, denominator: u64) -> Self {
         let denominator = u128::from(denominator);
         let ns = u64::try_from(parts / denominator).unwrap_or(u64::MAX);
@@ -85,11 +84,6 @@ impl Span for Fractional {
     #[inline]
     fn split(self) -> (u64, u64) {
         (self.ns, self.part)
-    }
-
-    #[inline]
-    fn whole(self) -> Option<u64> {
-        None
     }
 
     #[inline]

@@ -95,6 +95,136 @@ fn no_combination_of_state_time_and_cost_panics() {
     }
 }
 
+/// Compares the answer of a limit with the decision on the same state. Returns the number of
+/// admitted and of denied requests that were answered.
+fn compare_answers<A>(
+    step: &A,
+    random: &mut Rng,
+    mut any: impl FnMut(&mut Rng, u64) -> A::State,
+) -> [u32; 2]
+where
+    A: Algorithm<State: Copy + PartialEq + std::fmt::Debug> + std::fmt::Debug,
+{
+    let mut answered = [0, 0];
+    for _ in 0..20_000 {
+        let now = match random.u8(0..8) {
+            0 => any_number(random),
+            _ => 1_700_000_000_000_000_000 + random.u64(..) % 100_000_000_000_000_000,
+        };
+        let cost = match random.u8(0..4) {
+            0 => THOUSANDTHS,
+            1 => any_number(random).min(1_000_000_000_000),
+            2 => step.capacity_cost() - random.u64(0..THOUSANDTHS),
+            _ => random.u64(0..=step.capacity_cost()),
+        };
+        let state = any(random, now);
+        let Some(answer) = step.answer(&state, now, cost) else {
+            continue;
+        };
+        let mut states = [state];
+        let (decision, change) = decide(std::slice::from_ref(step), &mut states, now, cost);
+        let context = format!("{step:?} {state:?} now={now} cost={cost}: {decision:?}");
+        assert_eq!(decision.is_allowed(), answer.taken.is_some(), "{context}");
+        assert_eq!(
+            change == StateChange::Changed,
+            answer.taken.is_some(),
+            "{context}"
+        );
+        assert_eq!(states[0], answer.taken.unwrap_or(state), "{context}");
+        let figures = (answer.wait, answer.remaining, answer.reset_after);
+        let expected = (
+            decision.wait,
+            u64::from(decision.remaining),
+            decision.reset_after,
+        );
+        assert_eq!(figures, expected, "{context}");
+        answered[usize::from(answer.taken.is_none())] += 1;
+    }
+    answered
+}
+
+/// Returns a number of nanoseconds from 0 to a bit more than `most`.
+fn near(random: &mut Rng, most: u64) -> u64 {
+    match random.u8(0..4) {
+        0 => random.u64(0..4),
+        1 => most.saturating_sub(random.u64(0..4)),
+        2 => most.saturating_add(random.u64(0..4)),
+        _ => random.u64(0..=most),
+    }
+}
+
+#[test]
+fn the_answer_of_a_limit_equals_the_decision() {
+    let mut random = Rng::with_seed(5);
+    let single = POLICIES.iter().filter(|text| !text.contains(';'));
+    let more = [
+        "1000000000/s",
+        "7/day burst=100000 debt=9",
+        "fixed_window 100/minute debt=50",
+        "sliding_window_counter 8000000/day",
+        "sliding_window_counter 100/minute debt=50",
+    ];
+    for text in single.chain(&more) {
+        let limit = text.parse::<Policy>().unwrap().limits()[0];
+        let (capacity, period) = (limit.most_counted() * THOUSANDTHS, limit.period_ns());
+        let bucket = |random: &mut Rng, now: u64, full: u64, denominator: u64, tag: u8| {
+            let part = near(random, denominator - 1).min(denominator - 1);
+            BucketState {
+                free_at: now
+                    .saturating_add(near(random, full))
+                    .saturating_sub(random.u64(0..3)),
+                part,
+                denominator_tag: if part == 0 { 0 } else { tag },
+            }
+        };
+        let answered = match Step::new(&limit) {
+            Step::WholeBucket(step) => {
+                let full = step.reset_after(&step.emptied(0), 0);
+                let any = |random: &mut Rng, now| bucket(random, now, full, 1, 0);
+                compare_answers(&step.with_any_rate(), &mut random, any);
+                compare_answers(&step, &mut random, any)
+            }
+            Step::Bucket(step) => {
+                let (full, tag) = (
+                    step.reset_after(&step.emptied(0), 0),
+                    step.emptied(0).denominator_tag,
+                );
+                let any =
+                    |random: &mut Rng, now| bucket(random, now, full, step.denominator(), tag);
+                compare_answers(&step.with_any_rate(), &mut random, any);
+                compare_answers(&step, &mut random, any)
+            }
+            Step::FixedWindow(step) => {
+                compare_answers(&step, &mut random, |random, now| WindowState {
+                    end: now
+                        .saturating_add(near(random, period))
+                        .saturating_sub(random.u64(0..3)),
+                    count: near(random, capacity),
+                })
+            }
+            Step::SlidingWindowCounter(step) => {
+                compare_answers(&step, &mut random, |random, now| {
+                    let [current, previous] = [(); 2].map(|()| near(random, capacity));
+                    CounterState {
+                        end: now
+                            .saturating_add(near(random, period))
+                            .saturating_sub(random.u64(0..=period)),
+                        current,
+                        previous,
+                    }
+                })
+            }
+            Step::SlidingWindowLog(_) => continue,
+        };
+        let is_wide =
+            text.contains("366 days") && !text.contains("fixed") && !text.contains("burst");
+        assert!(
+            is_wide || answered.iter().all(|count| *count > 500),
+            "{text}: {answered:?}"
+        );
+    }
+}
+
 /// Returns the time until a bucket of any rate is free after a step under one limit. The first
 /// value is reported by that limit, the second by another limit.
 fn ahead_after(before: &str, cost: u64, after: &str) -> (u64, u64) {

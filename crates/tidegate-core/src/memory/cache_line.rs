@@ -289,10 +289,15 @@ impl LockedLine<'_> {
     /// Writes the time and amount of a slot. Its fingerprint and kind stay.
     #[inline(always)]
     pub(super) fn write(&mut self, at: usize, slot: Slot) {
-        debug_assert!(slot.amount >> AMOUNT_BITS == 0);
-        self.line.time[at].store(slot.time, Ordering::Relaxed);
-        self.line.amount_low[at].store(slot.amount as u32, Ordering::Relaxed);
-        self.line.amount_high[at].store((slot.amount >> 32) as u16, Ordering::Relaxed);
+        self.write_time_and_amount(at, slot.time, slot.amount);
+    }
+
+    #[inline(always)]
+    pub(super) fn write_time_and_amount(&mut self, at: usize, time: u64, amount: u64) {
+        debug_assert!(amount >> AMOUNT_BITS == 0);
+        self.line.time[at].store(time, Ordering::Relaxed);
+        self.line.amount_low[at].store(amount as u32, Ordering::Relaxed);
+        self.line.amount_high[at].store((amount >> 32) as u16, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -360,6 +365,7 @@ impl LockedLine<'_> {
         (self.header >> (DENIALS_AT + 2 * at as u32)) as u8 & 3
     }
 
+    #[inline(always)]
     pub(super) fn set_denials(&mut self, at: usize, denials: u8) {
         let denials_at = DENIALS_AT + 2 * at as u32;
         self.header = self.header & !(3 << denials_at) | u64::from(denials.min(3)) << denials_at;
@@ -379,6 +385,7 @@ impl LockedLine<'_> {
     }
 
     /// Records a denied request.
+    #[inline(always)]
     pub(super) fn deny(&mut self, at: usize) {
         self.touch(at);
         self.set_denials(at, self.denials(at) + 1);

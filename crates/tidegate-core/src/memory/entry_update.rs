@@ -38,17 +38,25 @@ pub(super) trait EntryUpdate {
         slot: Option<Slot>,
     ) -> (Decision, Change);
 
-    /// Decides the most common case: the request is admitted, and only the slot's time changes.
-    /// Returns the new time, or `None` in any other case.
+    /// Decides on a slot in the common cases: a plain check with plain numbers. Returns `None` in
+    /// any other case.
     #[inline(always)]
-    fn run_fast_path(
+    fn run_in_place(
         _step: &Self::Step,
         _slot: Slot,
         _now: u64,
         _input: Self::Input,
-    ) -> Option<(u64, Decision)> {
+    ) -> Option<(InPlace, Decision)> {
         None
     }
+}
+
+/// The change of a slot by a check.
+pub(super) enum InPlace {
+    /// Only the time changes.
+    Time(u64),
+    TimeAndAmount(u64, u64),
+    Denied,
 }
 
 /// The values of one update.

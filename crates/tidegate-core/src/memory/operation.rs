@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
 use super::cache_line::{Kind, Slot};
-use super::entry_update::{Change, EntryUpdate, EntryUse, UpdateContext};
+use super::entry_update::{Change, EntryUpdate, EntryUse, InPlace, UpdateContext};
 use super::packed::Packed;
 use super::plan::CounterPlan;
 use crate::algorithm::{
@@ -24,8 +24,13 @@ impl<A: Packed, O: Operation> EntryUpdate for InSlot<A, O> {
     type Input = O::Input;
 
     #[inline(always)]
-    fn run_fast_path(step: &A, slot: Slot, now: u64, input: O::Input) -> Option<(u64, Decision)> {
-        step.take_fast_path(slot, now, O::cost_to_take(input)?)
+    fn run_in_place(
+        step: &A,
+        slot: Slot,
+        now: u64,
+        input: O::Input,
+    ) -> Option<(InPlace, Decision)> {
+        check_in_place(step, slot, now, O::cost_to_take(input)?)
     }
 
     #[inline(always)]
@@ -61,6 +66,44 @@ impl<A: Packed, O: Operation> EntryUpdate for InSlot<A, O> {
     }
 }
 
+/// Checks one limit in its slot.
+#[inline(always)]
+fn check_in_place<A: Packed>(
+    step: &A,
+    slot: Slot,
+    now: u64,
+    cost: u64,
+) -> Option<(InPlace, Decision)> {
+    if slot.kind != A::KIND {
+        return None;
+    }
+    let answer = step.answer(&step.unpack(slot), now, cost)?;
+    let (kind, change) = match &answer.taken {
+        Some(state) => {
+            let Slot { time, amount, .. } = step.pack(state);
+            let change = if A::HAS_AMOUNT {
+                InPlace::TimeAndAmount(time, amount)
+            } else {
+                InPlace::Time(time)
+            };
+            (OutcomeKind::Allowed, change)
+        }
+        None => (OutcomeKind::Denied, InPlace::Denied),
+    };
+    let decision = Decision {
+        kind,
+        wait: answer.wait,
+        reset_after: answer.reset_after,
+        limit_reset_after: answer.reset_after,
+        // Capacities are at most 10^9.
+        limit: step.capacity() as u32,
+        remaining: answer.remaining as u32,
+        limit_index: 0,
+        degraded: None,
+    };
+    Some((change, decision))
+}
+
 /// A sliding_window_counter that fits in a slot. A larger limit may have left a record, which is
 /// updated.
 pub(super) struct InSlotOrRecord<O>(PhantomData<O>);
@@ -68,6 +111,16 @@ pub(super) struct InSlotOrRecord<O>(PhantomData<O>);
 impl<O: Operation> EntryUpdate for InSlotOrRecord<O> {
     type Step = CounterPlan;
     type Input = O::Input;
+
+    #[inline(always)]
+    fn run_in_place(
+        step: &CounterPlan,
+        slot: Slot,
+        now: u64,
+        input: O::Input,
+    ) -> Option<(InPlace, Decision)> {
+        check_in_place(&step.packed, slot, now, O::cost_to_take(input)?)
+    }
 
     fn run(
         context: &UpdateContext<'_, CounterPlan, O::Input>,

@@ -5,7 +5,6 @@ use crate::algorithm::{
     Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span,
     WindowState,
 };
-use crate::decision::Decision;
 
 /// An algorithm whose state fits in a slot.
 pub(super) trait Packed: Algorithm {
@@ -14,12 +13,8 @@ pub(super) trait Packed: Algorithm {
 
     fn pack(&self, state: &Self::State) -> Slot;
 
-    /// Decides the most common case in one comparison. Returns the slot's new time, the only
-    /// change, and the decision. Returns `None` in any other case.
-    #[inline(always)]
-    fn take_fast_path(&self, _slot: Slot, _now: u64, _cost: u64) -> Option<(u64, Decision)> {
-        None
-    }
+    /// Set if the amount of a slot changes when a request is admitted.
+    const HAS_AMOUNT: bool = true;
 
     /// Returns the state in a slot of this kind.
     fn unpack(&self, slot: Slot) -> Self::State;
@@ -31,13 +26,7 @@ const PART_BITS: u32 = 40;
 impl<S: Span> Packed for Bucket<S> {
     const KIND: Kind = Kind::Plain;
 
-    #[inline(always)]
-    fn take_fast_path(&self, slot: Slot, now: u64, cost: u64) -> Option<(u64, Decision)> {
-        if slot.amount != 0 {
-            return None;
-        }
-        self.take_whole_unit(slot.time, now, cost)
-    }
+    const HAS_AMOUNT: bool = S::HAS_PARTS;
 
     #[inline]
     fn pack(&self, state: &BucketState) -> Slot {
@@ -105,6 +94,7 @@ pub(super) fn counter_shifted(time: u64, by_ns: i64) -> u64 {
 impl Packed for SlidingWindowCounter {
     const KIND: Kind = Kind::Counter;
 
+    #[inline]
     fn pack(&self, state: &CounterState) -> Slot {
         // The stored time is the end of the next window, or of the current one if that is empty.
         let expires_at = if state.current > 0 {
@@ -125,6 +115,7 @@ impl Packed for SlidingWindowCounter {
         }
     }
 
+    #[inline]
     fn unpack(&self, slot: Slot) -> CounterState {
         let current = slot.amount & LARGEST_PACKED_COUNT;
         let previous = (slot.time & ((1 << HIGH_BITS) - 1)) << LOW_BITS | slot.amount >> COUNT_BITS;

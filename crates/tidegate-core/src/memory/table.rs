@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 use super::arena::Arena;
 use super::cache_line::{CacheLine, Kind, LockedLine, SLOTS, Slot};
-use super::entry_update::{Change, EntryUpdate, EntryUse, UpdateContext};
+use super::entry_update::{Change, EntryUpdate, EntryUse, InPlace, UpdateContext};
 use super::evict::{NEAR, Newcomer, SMALL};
 use super::fingerprint::Fingerprint;
 use super::groups::Groups;
@@ -200,10 +200,19 @@ impl Table {
         let is_sweep_due = line.visit();
         if let Some(at) = at
             && line.is_at_tagged(at, fingerprint)
-            && let Some((time, decision)) = W::run_fast_path(step, line.slot(at), now, input)
+            && let Some((change, decision)) = W::run_in_place(step, line.slot(at), now, input)
         {
-            line.write_time(at, time);
-            line.admit(at);
+            match change {
+                InPlace::Time(time) => {
+                    line.write_time(at, time);
+                    line.admit(at);
+                }
+                InPlace::TimeAndAmount(time, amount) => {
+                    line.write_time_and_amount(at, time, amount);
+                    line.admit(at);
+                }
+                InPlace::Denied => line.deny(at),
+            }
             drop(line);
             if is_sweep_due {
                 self.sweep(now);
