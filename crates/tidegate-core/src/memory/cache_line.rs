@@ -216,6 +216,12 @@ impl LockedLine<'_> {
         (0..SLOTS).find(|&at| self.is_at(at, fingerprint))
     }
 
+    /// Returns the first slot with the tag of `fingerprint`.
+    #[inline(always)]
+    pub(super) fn guess(&self, fingerprint: Fingerprint) -> Option<usize> {
+        first_slot(tag_matches(self.header, fingerprint))
+    }
+
     /// Returns `true` if the entry of `fingerprint` is in this slot.
     ///
     /// An empty slot has the fingerprint 0, which a key has with a probability of 2^-128. Such a

@@ -2,6 +2,7 @@
 
 use siphasher::sip128::SipHasher13;
 
+use super::cache_line::SLOTS;
 use crate::hardware::BlockCipher;
 use crate::identity;
 use crate::policy::Policy;
@@ -23,6 +24,16 @@ impl Fingerprint {
             low,
             high: high & !0xff | u64::from(group.0),
             tag: high as u8,
+        }
+    }
+
+    /// Returns the fingerprint of one of several entries of a key: in the same home line and group.
+    #[inline(always)]
+    pub(super) fn with_offset(self, offset: u64) -> Self {
+        Self {
+            low: self.low,
+            high: self.high ^ (offset & !0xff),
+            tag: self.tag ^ offset as u8,
         }
     }
 
@@ -94,6 +105,14 @@ impl Fingerprinter {
         let text = format!("{}:{namespace}", identity::identity(policy, namespace));
         let derived = self.any.hash(text.as_bytes());
         Self::of_secret(SipHasher13::new_with_keys(derived.h1, derived.h2), group)
+    }
+
+    /// Returns the offset of the entries of one limit, see [`Fingerprint::with_offset`].
+    pub(super) fn offset(&self, index: usize, numbers: Option<[u8; 16]>) -> u64 {
+        let text = [&[index as u8][..], &numbers.unwrap_or_default()].concat();
+        let hash = self.any.hash(&text).h1;
+        // The entries of one key have different tags.
+        hash & !(SLOTS as u64 - 1) | (index % SLOTS) as u64
     }
 
     #[inline]

@@ -19,6 +19,7 @@ mod packed;
 mod plan;
 mod probe;
 mod receipts;
+mod several;
 mod snapshot;
 mod sweep;
 mod table;
@@ -44,8 +45,8 @@ use crate::key::Key;
 use crate::policy::Policy;
 use crate::record::Settlement;
 use crate::store::{Admission, BlockingError, Charged, Store, StoreError};
-use cache_line::Slot;
-use entry_update::{Change, EntryUpdate, UpdateContext};
+use cache_line::SLOTS;
+use entry_update::{EntryUpdate, UpdateContext};
 use fingerprint::{Fingerprint, Fingerprinter, Secret};
 use multi_key::LockedLines;
 use operation::{
@@ -54,6 +55,7 @@ use operation::{
 };
 use plan::Layout;
 use receipts::Receipts;
+use several::run_several;
 use table::{KeyLocation, Table};
 
 /// The number of keys that are hashed and prefetched before the first is decided.
@@ -192,24 +194,27 @@ impl MemoryStore {
     #[doc(hidden)] // Claims are for Tidegate's own receipts.
     pub fn admit(&self, requests: &[(&Plan, Key<'_>, Cost)]) -> Vec<Admission> {
         let (merged, places_of) = self.merged(requests);
-        let places: SmallVec<[KeyLocation<'_>; 4]> =
-            merged.iter().map(|(_, place, _)| *place).collect();
-        let fingerprints: SmallVec<[Fingerprint; 4]> =
-            places.iter().map(|place| place.fingerprint).collect();
+        let fingerprints: SmallVec<[Fingerprint; 8]> = merged
+            .iter()
+            .flat_map(|(plan, place, _)| plan.fingerprints(place.fingerprint))
+            .collect();
         let now = self.table.clock().now().as_nanos();
-        let mut locked = LockedLines::new(&self.table, &places, now);
+        let mut locked = LockedLines::new(&self.table, &fingerprints, now);
         let mut run = |(plan, place, cost): &(&Plan, KeyLocation<'_>, Cost),
                        step: LockedOperation<'_>| {
-            let (slot, cost) = (locked.slot(place.fingerprint), cost.thousandths());
-            let (decision, change) = match step {
-                LockedOperation::Probe => self.run_locked::<Probing>(plan, *place, slot, now, cost),
-                LockedOperation::Take(admitted) => {
-                    self.run_locked::<Admitting<'_>>(plan, *place, slot, now, (cost, admitted))
-                }
-                LockedOperation::Look => self.run_locked::<Checking>(plan, *place, slot, now, 0),
+            let cost = cost.thousandths();
+            let mut key = LockedKey {
+                lines: &mut locked,
+                fingerprint: place.fingerprint,
+                spared: &fingerprints,
             };
-            locked.apply(place.fingerprint, &change, &fingerprints);
-            decision
+            match step {
+                LockedOperation::Probe => self.run_locked::<Probing>(plan, &mut key, now, cost),
+                LockedOperation::Take(admitted) => {
+                    self.run_locked::<Admitting<'_>>(plan, &mut key, now, (cost, admitted))
+                }
+                LockedOperation::Look => self.run_locked::<Checking>(plan, &mut key, now, 0),
+            }
         };
         let mut admissions: SmallVec<[Admission; 4]> = merged
             .iter()
@@ -320,7 +325,8 @@ impl MemoryStore {
     /// Deletes the usage of a key. Returns `true` if there was any.
     pub fn reset(&self, plan: &Plan, key: Key<'_>) -> bool {
         let now = self.table.clock().now().as_nanos();
-        self.table.remove(plan.fingerprint(key), now)
+        let key = plan.fingerprint(key);
+        self.table.remove(key, &plan.fingerprints(key), now)
     }
 
     #[inline]
@@ -359,73 +365,77 @@ impl MemoryStore {
             Layout::Counter(step) => self
                 .table
                 .update::<InSlotOrRecord<O>>(place, step, now, input),
+            Layout::Several(plan) => self.table.update_several::<O>(place, plan, now, input),
             Layout::Record(policy) => self.table.update::<InRecord<O>>(place, policy, now, input),
         }
     }
 
-    /// Runs an operation on a slot whose line is locked. The caller applies the change.
+    /// Runs an operation on a key whose lines are locked.
     fn run_locked<O: Operation>(
         &self,
         plan: &Plan,
-        place: KeyLocation<'_>,
-        slot: Option<Slot>,
+        key: &mut LockedKey<'_, '_>,
         now: u64,
         input: O::Input,
-    ) -> (Decision, Change) {
-        let (table, fingerprint) = (&self.table, place.fingerprint);
+    ) -> Decision {
         match plan.layout() {
-            Layout::WholeBucket(step) => InSlot::<_, O>::run(
-                &UpdateContext {
-                    table,
-                    step,
-                    fingerprint,
-                    now,
-                    input,
-                },
-                slot,
-            ),
-            Layout::Bucket(step) => InSlot::<_, O>::run(
-                &UpdateContext {
-                    table,
-                    step,
-                    fingerprint,
-                    now,
-                    input,
-                },
-                slot,
-            ),
-            Layout::FixedWindow(step) => InSlot::<_, O>::run(
-                &UpdateContext {
-                    table,
-                    step,
-                    fingerprint,
-                    now,
-                    input,
-                },
-                slot,
-            ),
-            Layout::Counter(step) => InSlotOrRecord::<O>::run(
-                &UpdateContext {
-                    table,
-                    step,
-                    fingerprint,
-                    now,
-                    input,
-                },
-                slot,
-            ),
-            Layout::Record(step) => InRecord::<O>::run(
-                &UpdateContext {
-                    table,
-                    step,
-                    fingerprint,
-                    now,
-                    input,
-                },
-                slot,
-            ),
+            Layout::WholeBucket(step) => self.update_locked::<InSlot<_, O>>(step, key, now, input),
+            Layout::Bucket(step) => self.update_locked::<InSlot<_, O>>(step, key, now, input),
+            Layout::FixedWindow(step) => self.update_locked::<InSlot<_, O>>(step, key, now, input),
+            Layout::Counter(step) => self.update_locked::<InSlotOrRecord<O>>(step, key, now, input),
+            Layout::Record(step) => self.update_locked::<InRecord<O>>(step, key, now, input),
+            Layout::Several(step) => {
+                let fingerprints = step.fingerprints(key.fingerprint);
+                let slots: ArrayVec<_, SLOTS> = fingerprints
+                    .iter()
+                    .map(|fingerprint| key.lines.slot(*fingerprint))
+                    .collect();
+                let context = self.context(step, key.fingerprint, now, input);
+                let (decision, changes) = run_several::<O>(&context, &fingerprints, &slots);
+                for (fingerprint, change) in fingerprints.iter().zip(&changes) {
+                    key.lines.apply(*fingerprint, change, key.spared);
+                }
+                decision
+            }
         }
     }
+
+    fn update_locked<W: EntryUpdate>(
+        &self,
+        step: &W::Step,
+        key: &mut LockedKey<'_, '_>,
+        now: u64,
+        input: W::Input,
+    ) -> Decision {
+        let slot = key.lines.slot(key.fingerprint);
+        let context = self.context(step, key.fingerprint, now, input);
+        let (decision, change) = W::run(&context, slot);
+        key.lines.apply(key.fingerprint, &change, key.spared);
+        decision
+    }
+
+    fn context<'a, S: ?Sized, I>(
+        &'a self,
+        step: &'a S,
+        fingerprint: Fingerprint,
+        now: u64,
+        input: I,
+    ) -> UpdateContext<'a, S, I> {
+        UpdateContext {
+            table: &self.table,
+            step,
+            fingerprint,
+            now,
+            input,
+        }
+    }
+}
+
+/// A key whose lines are locked, and the entries that stay when room is made for it.
+struct LockedKey<'a, 't> {
+    lines: &'a mut LockedLines<'t>,
+    fingerprint: Fingerprint,
+    spared: &'a [Fingerprint],
 }
 
 /// An operation on one of several locked keys.

@@ -7,7 +7,7 @@ use super::cache_line::{LockedLine, Slot};
 use super::entry_update::Change;
 use super::evict::{NEAR, Newcomer, SMALL};
 use super::fingerprint::Fingerprint;
-use super::table::{KeyLocation, REACH, Table, apply};
+use super::table::{REACH, Table, apply};
 
 /// Locked lines with their indexes, in ascending order. The lines that may hold an entry are
 /// adjacent.
@@ -19,11 +19,11 @@ pub(super) struct LockedLines<'a> {
 }
 
 impl<'a> LockedLines<'a> {
-    /// Locks all lines that hold the entries of these keys, or that would receive them.
-    pub(super) fn new(table: &'a Table, places: &[KeyLocation<'a>], now: u64) -> Self {
-        let mut homes: Vec<(usize, Fingerprint)> = places
+    /// Locks all lines that hold these entries, or that would receive them.
+    pub(super) fn new(table: &'a Table, fingerprints: &[Fingerprint], now: u64) -> Self {
+        let mut homes: Vec<(usize, Fingerprint)> = fingerprints
             .iter()
-            .map(|place| (table.home(place.fingerprint), place.fingerprint))
+            .map(|fingerprint| (table.home(*fingerprint), *fingerprint))
             .collect();
         homes.sort_by_key(|(home, _)| *home);
         let mut locked = Self {
@@ -33,7 +33,7 @@ impl<'a> LockedLines<'a> {
             now,
         };
         for (home, fingerprint) in homes {
-            locked.cover(home, fingerprint, places.len());
+            locked.cover(home, fingerprint, fingerprints.len());
         }
         locked
     }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::cache_line::{Kind, Slot};
 use super::entry_update::{Change, EntryUpdate, EntryUse, InPlace, UpdateContext};
-use super::packed::Packed;
+use super::packed::{Packed, answer_in_slot};
 use super::plan::CounterPlan;
 use crate::algorithm::{
     Algorithm, StateChange, Step, StepState, charge, decide, is_from_future, peek, probe, refund,
@@ -45,7 +45,8 @@ impl<A: Packed, O: Operation> EntryUpdate for InSlot<A, O> {
         let OperationResult {
             decision, change, ..
         } = run_now::<A, _, O>(context, steps, states);
-        let write = is_worth_writing(&decision, change, slot).then(|| context.step.pack(&state));
+        let write =
+            is_worth_writing(decision.reset_after, change, slot).then(|| context.step.pack(&state));
         let other = slot.filter(|slot| slot.kind != A::KIND && write.is_some());
         if let Some(Slot {
             kind: Kind::Record,
@@ -74,13 +75,9 @@ fn check_in_place<A: Packed>(
     now: u64,
     cost: u64,
 ) -> Option<(InPlace, Decision)> {
-    if slot.kind != A::KIND {
-        return None;
-    }
-    let answer = step.answer(&step.unpack(slot), now, cost)?;
-    let (kind, change) = match &answer.taken {
-        Some(state) => {
-            let Slot { time, amount, .. } = step.pack(state);
+    let answer = answer_in_slot(step, slot, now, cost)?;
+    let (kind, change) = match answer.taken {
+        Some(Slot { time, amount, .. }) => {
             let change = if A::HAS_AMOUNT {
                 InPlace::TimeAndAmount(time, amount)
             } else {
@@ -177,8 +174,8 @@ impl<O: Operation> EntryUpdate for InRecord<O> {
                 let state = other.map(|slot| unpacked(policy.steps(), slot));
                 let mut record = state.map_or_else(Record::default, Record::of);
                 let (result, time) = run(&mut record);
-                let is_worth =
-                    slot.is_some() || is_worth_writing(&result.decision, result.change, slot);
+                let is_worth = slot.is_some()
+                    || is_worth_writing(result.decision.reset_after, result.change, slot);
                 (
                     result,
                     time,
@@ -206,7 +203,7 @@ impl<O: Operation> EntryUpdate for InRecord<O> {
 /// Runs the operation at the context's time, or at a later time if another thread has written the
 /// state since.
 #[inline(always)]
-fn run_now<A: Algorithm, S: ?Sized, O: Operation>(
+pub(super) fn run_now<A: Algorithm, S: ?Sized, O: Operation>(
     context: &UpdateContext<'_, S, O::Input>,
     steps: &[A],
     states: &mut [A::State],
@@ -227,10 +224,10 @@ fn run_now<A: Algorithm, S: ?Sized, O: Operation>(
 }
 
 /// The result of an operation, and the time it was run at.
-struct OperationResult {
-    decision: Decision,
-    change: StateChange,
-    now: u64,
+pub(super) struct OperationResult {
+    pub(super) decision: Decision,
+    pub(super) change: StateChange,
+    pub(super) now: u64,
 }
 
 /// An operation on a key.
@@ -426,8 +423,8 @@ impl<'a> Operation for Settling<'a> {
 
 /// Returns `true` if the state must be stored. A fresh state need not be, if there is no entry yet.
 #[inline]
-fn is_worth_writing(decision: &Decision, change: StateChange, slot: Option<Slot>) -> bool {
-    change == StateChange::Changed && (slot.is_some() || decision.reset_after > 0)
+pub(super) fn is_worth_writing(reset_after: u64, change: StateChange, slot: Option<Slot>) -> bool {
+    change == StateChange::Changed && (slot.is_some() || reset_after > 0)
 }
 
 /// Converts a slot to the state of a record, for a limit that has become too large for a slot.

@@ -2,7 +2,7 @@
 
 use super::cache_line::{AMOUNT_BITS, Kind, Slot};
 use crate::algorithm::{
-    Algorithm, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span,
+    Algorithm, Answer, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span,
     WindowState,
 };
 
@@ -18,6 +18,27 @@ pub(super) trait Packed: Algorithm {
 
     /// Returns the state in a slot of this kind.
     fn unpack(&self, slot: Slot) -> Self::State;
+}
+
+/// Answers a check of one limit in its slot, with the slot of an admitted request. Returns `None` if
+/// [`Algorithm::answer`] does.
+#[inline(always)]
+pub(super) fn answer_in_slot<A: Packed>(
+    step: &A,
+    slot: Slot,
+    now: u64,
+    cost: u64,
+) -> Option<Answer<Slot>> {
+    if slot.kind != A::KIND {
+        return None;
+    }
+    let answer = step.answer(&step.unpack(slot), now, cost)?;
+    Some(Answer {
+        taken: answer.taken.map(|state| step.pack(&state)),
+        wait: answer.wait,
+        remaining: answer.remaining,
+        reset_after: answer.reset_after,
+    })
 }
 
 /// A part is below 10^12, 40 bits. The denominator's tag is stored above it.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::packed::LARGEST_PACKED_COUNT;
+use super::several::{Fingerprints, SeveralPlan};
 use crate::algorithm::{Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole};
 use crate::key::Key;
 use crate::policy::Policy;
@@ -32,6 +33,8 @@ pub(super) enum Layout {
     Bucket(Bucket<Fractional>),
     FixedWindow(FixedWindow),
     Counter(CounterPlan),
+    /// Several limits, each with an entry of its own.
+    Several(SeveralPlan),
     /// Any other policy.
     Record(Policy),
 }
@@ -55,6 +58,10 @@ impl Plan {
                     policy: policy.clone(),
                 })
             }
+            [_, _, ..] => match SeveralPlan::new(policy, &fingerprinter) {
+                Some(plan) => Layout::Several(plan),
+                None => Layout::Record(policy.clone()),
+            },
             _ => Layout::Record(policy.clone()),
         };
         Self {
@@ -66,6 +73,14 @@ impl Plan {
     #[inline]
     pub(super) fn fingerprint(&self, key: Key<'_>) -> Fingerprint {
         self.fingerprinter.fingerprint(key.as_bytes())
+    }
+
+    /// Returns the fingerprints of the entries of a key.
+    pub(super) fn fingerprints(&self, key: Fingerprint) -> Fingerprints {
+        match &self.layout {
+            Layout::Several(plan) => plan.fingerprints(key),
+            _ => std::iter::once(key).collect(),
+        }
     }
 
     #[inline]

@@ -41,11 +41,15 @@ impl<'a> Probe<'a> {
         &mut self,
         fingerprint: Fingerprint,
     ) -> Option<(&mut LockedLine<'a>, usize)> {
+        let mut index = 0;
         loop {
-            if let Some(at) = self.lines.last()?.find(fingerprint) {
-                return Some((self.lines.last_mut()?, at));
+            let line = self.lines.get(index)?;
+            if let Some(at) = line.find(fingerprint) {
+                return Some((self.lines.get_mut(index)?, at));
             }
-            if !(self.lines.last()?.has_overflowed() && self.lock_next()) {
+            let has_overflowed = line.has_overflowed();
+            index += 1;
+            if !has_overflowed || (index == self.lines.len() && !self.lock_next()) {
                 return None;
             }
         }

@@ -85,7 +85,12 @@ pub(super) struct TableStats {
     pub(super) expiries: u64,
 }
 
-impl KeyLocation<'_> {
+impl<'a> KeyLocation<'a> {
+    #[inline(always)]
+    pub(super) fn lock(self) -> LockedLine<'a> {
+        self.line.lock()
+    }
+
     /// Prefetches the line.
     #[inline]
     pub(super) fn prefetch(self) {
@@ -258,7 +263,10 @@ impl Table {
                 apply(line, at, &change);
                 drop(probe);
             }
-            (None, Some(slot)) => self.insert(probe, fingerprint, slot, 0, now),
+            (None, Some(slot)) => {
+                self.insert(&mut probe, fingerprint, &[], slot, 0, now);
+                drop(probe);
+            }
             (None, None) => drop(probe),
         }
         if is_new {
@@ -280,15 +288,17 @@ impl Table {
         }
     }
 
-    /// Deletes the entry of a fingerprint.
-    pub(super) fn remove(&self, fingerprint: Fingerprint, now: u64) -> bool {
-        let home = self.home(fingerprint);
+    /// Deletes the entries of a key. Returns `true` if any counted.
+    pub(super) fn remove(&self, key: Fingerprint, entries: &[Fingerprint], now: u64) -> bool {
+        let home = self.home(key);
         let mut probe = Probe::new(self, home, self.lines[home].lock());
-        let Some((line, at)) = probe.find(fingerprint) else {
-            return false;
-        };
-        let is_used = !line.slot(at).is_expired(now);
-        self.clear(line, at);
+        let mut is_used = false;
+        for fingerprint in entries {
+            if let Some((line, at)) = probe.find(*fingerprint) {
+                is_used |= !line.slot(at).is_expired(now);
+                self.clear(line, at);
+            }
+        }
         is_used
     }
 
@@ -314,7 +324,10 @@ impl Table {
                 line.insert(at, fingerprint, slot, denials);
                 drop(probe);
             }
-            None => self.insert(probe, fingerprint, slot, denials, now),
+            None => {
+                self.insert(&mut probe, fingerprint, &[], slot, denials, now);
+                drop(probe);
+            }
         }
         if self.arena.bytes() > self.max_record_bytes {
             self.trim_records(&[fingerprint], now);
@@ -343,17 +356,19 @@ impl Table {
         line.slots().filter_map(entry).collect()
     }
 
-    fn insert<'a>(
+    /// Inserts an entry. Those of `spared` are not evicted for it.
+    pub(super) fn insert<'a>(
         &'a self,
-        mut probe: Probe<'a>,
+        probe: &mut Probe<'a>,
         fingerprint: Fingerprint,
+        spared: &[Fingerprint],
         slot: Slot,
         denials: u8,
         now: u64,
     ) {
         let newcomer = Newcomer {
             fingerprint,
-            spared: &[],
+            spared,
             now,
         };
         if self.counts.keys.load(Ordering::Relaxed) > self.max_keys {

@@ -29,7 +29,7 @@ use crate::algorithm::{
 use crate::record::Record;
 
 const MAGIC: &[u8; 8] = b"tidegate";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// The end byte, in place of an entry's kind.
 const END: u8 = 0xff;
 /// The bit of the first byte from which on the denials are stored; the kind is below.

@@ -241,7 +241,10 @@ fn b2_records_stay_within_their_budget() {
 /// The record budget is full, but the table is not.
 #[test]
 fn a2_a_flood_of_records_frees_no_idle_denied_key() {
-    for policy in ["sliding_window_log 5/day", "5/day; fixed_window 5/day"] {
+    for policy in [
+        "sliding_window_log 5/day",
+        "sliding_window_log 5/day; fixed_window 5/day",
+    ] {
         let clock = ManualClock::new();
         let builder = MemoryStore::builder()
             .max_keys(100_000)
@@ -264,6 +267,25 @@ fn a2_a_flood_of_records_frees_no_idle_denied_key() {
             "{policy}: {stats:?}"
         );
     }
+}
+
+#[test]
+fn a2_a_flood_frees_no_denied_key_of_several_limits() {
+    let policy = "5/day; fixed_window 5/day; sliding_window_counter 5/day";
+    let (limiter, _) = limiter(policy, 30_000);
+    let denied: Vec<String> = (0..200).map(|number| format!("denied {number}")).collect();
+    denied.iter().for_each(|key| exhaust(&limiter, key, 3));
+    for flood in 0..100_000 {
+        let _ = limiter.check(format!("{flood}")).now().unwrap();
+    }
+    assert!(limiter.store().stats().evictions > 200_000);
+    for key in &denied {
+        assert_eq!(used(&limiter, key), 5, "{key}");
+        let (_, limits) = limiter.peek(key).with_limits().now().unwrap();
+        let left = limits.iter().map(|limit| limit.remaining());
+        assert_eq!(left.sum::<u64>(), 0, "{key}: a limit was evicted");
+    }
+    limiter.store().table.assert_sound();
 }
 
 #[test]

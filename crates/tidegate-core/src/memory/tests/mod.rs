@@ -4,6 +4,7 @@
 
 mod eviction;
 mod receipts;
+mod several;
 
 use std::time::Duration;
 
@@ -47,11 +48,17 @@ const POLICIES: [&str; 9] = [
     "10/minute; fixed_window 100/hour",
 ];
 
+/// Returns the number of entries of a key: one for each limit.
+fn entries(policy: &str) -> u64 {
+    policy.split(';').count() as u64
+}
+
 #[test]
 fn max_keys_is_a_hard_bound() {
     for policy in POLICIES {
         for max_keys in [1, 2, 10, 44, 45, 46, 64, 100, 1_000, 5_000] {
-            let (limiter, _) = limiter(policy, max_keys);
+            let entries = entries(policy);
+            let (limiter, _) = limiter(policy, max_keys * entries);
             for key in 0..max_keys {
                 let _ = limiter.check(format!("{key}")).cost(2).now().unwrap();
             }
@@ -62,14 +69,14 @@ fn max_keys_is_a_hard_bound() {
             let stats = limiter.store().stats();
             assert_eq!(
                 (stats.keys, stats.evictions),
-                (max_keys, 0),
+                (max_keys * entries, 0),
                 "{policy} {max_keys}"
             );
             let _ = limiter.check("one more").now().unwrap();
             let stats = limiter.store().stats();
             assert_eq!(
                 (stats.keys, stats.evictions),
-                (max_keys, 1),
+                (max_keys * entries, entries),
                 "{policy} {max_keys}"
             );
             assert_eq!(used(&limiter, "one more"), 1);
@@ -80,7 +87,8 @@ fn max_keys_is_a_hard_bound() {
 #[test]
 fn checks_delete_expired_keys() {
     for policy in POLICIES {
-        let (limiter, clock) = limiter(policy, 10_000);
+        let entries = entries(policy);
+        let (limiter, clock) = limiter(policy, 10_000 * entries);
         for key in 0..10_000 {
             let _ = limiter.check(format!("{key}")).now().unwrap();
         }
@@ -92,15 +100,17 @@ fn checks_delete_expired_keys() {
             let _ = limiter.check("busy").cost(0).now().unwrap();
         }
         let stats = limiter.store().stats();
-        assert_eq!((stats.keys, stats.evictions), (1, 0), "{policy}: {stats:?}");
-        assert_eq!(stats.expiries, 10_000, "{policy}");
+        let figures = (stats.keys, stats.evictions);
+        assert_eq!(figures, (entries, 0), "{policy}: {stats:?}");
+        assert_eq!(stats.expiries, 10_000 * entries, "{policy}");
     }
 }
 
 #[test]
 fn a_reset_affects_one_key_only() {
     for policy in POLICIES {
-        let (limiter, _) = limiter(policy, 1_000);
+        let entries = entries(policy);
+        let (limiter, _) = limiter(policy, 1_000 * entries);
         for key in 0..1_000 {
             let _ = limiter.check(format!("{key}")).cost(3).now().unwrap();
         }
@@ -115,7 +125,7 @@ fn a_reset_affects_one_key_only() {
                 "{policy}"
             );
         }
-        assert_eq!(limiter.store().stats().keys, 500);
+        assert_eq!(limiter.store().stats().keys, 500 * entries);
     }
 }
 
