@@ -12,6 +12,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
+use crate::subject::TENANT;
+
 /// The client that a limit applies to: a user, an address, an API key.
 ///
 /// A key is any non-empty byte string, of any length. This is the form that a
@@ -114,6 +116,15 @@ impl<'a> KeyBuf<'a> {
             Form::Inline(bytes) => bytes,
             Form::Owned(bytes) => bytes,
             Form::Parts(bytes) => bytes,
+        }
+    }
+
+    /// Returns a borrowed key that is stored unchanged, see [`subject`](crate::subject).
+    #[inline(always)]
+    pub(crate) fn plain_borrowed(&self) -> Option<Key<'a>> {
+        match self.0 {
+            Form::Borrowed(bytes @ [first, ..]) if *first != TENANT => Key::new(bytes).ok(),
+            _ => None,
         }
     }
 

@@ -114,7 +114,7 @@ impl std::ops::Deref for EncodedKey<'_> {
 }
 
 /// The bytes before a tenant, and between a tenant and the key.
-const TENANT: u8 = b'@';
+pub(crate) const TENANT: u8 = b'@';
 const END: u8 = b'/';
 /// The bytes between a tenant and a key of several parts. A tenant contains no such sequence,
 /// because its percent signs are escaped.

@@ -48,9 +48,14 @@ pub(crate) struct Bucket<S> {
     /// Set if the sum of two times in parts of the denominator fits in 64 bits. The fields below are
     /// valid only then.
     is_narrow: bool,
+    /// The largest cost that [`answer`](Algorithm::answer) handles.
+    answered_cost: u64,
+    /// The burst in units.
+    capacity: u64,
     unit_parts: Divisor,
     full_parts: u64,
-    longest_parts: u64,
+    /// The latest free-again time that is not from the future.
+    most_parts: u64,
     by_denominator: Divisor,
 }
 
@@ -71,6 +76,7 @@ impl<S: Span> Bucket<S> {
         let full_parts = u128::from(capacity_cost) * u128::from(numerator);
         let longest_parts = u128::from(most_counted) * u128::from(numerator);
         let unit_parts = u128::from(THOUSANDTHS) * u128::from(numerator);
+        let is_narrow = longest_parts + full_parts.max(unit_parts) <= u128::from(u64::MAX);
         Self {
             numerator,
             denominator,
@@ -83,10 +89,12 @@ impl<S: Span> Bucket<S> {
             queues: limit.algorithm() == policy::Algorithm::LeakyBucket,
             has_any_rate: false,
             numbers: BucketNumbers::new(limit),
-            is_narrow: longest_parts + full_parts.max(unit_parts) <= u128::from(u64::MAX),
+            is_narrow,
+            answered_cost: if is_narrow { capacity_cost } else { 0 },
+            capacity: capacity_cost / THOUSANDTHS,
             unit_parts: Divisor::new(u64::try_from(unit_parts).unwrap_or(u64::MAX)),
             full_parts: u64::try_from(full_parts).unwrap_or(u64::MAX),
-            longest_parts: u64::try_from(longest_parts).unwrap_or(u64::MAX),
+            most_parts: u64::try_from(longest_parts).unwrap_or(u64::MAX),
             by_denominator: Divisor::new(denominator),
         }
     }
@@ -98,6 +106,7 @@ impl<S: Span> Bucket<S> {
     pub(crate) fn with_any_rate(&self) -> Self {
         Self {
             has_any_rate: true,
+            most_parts: LONGEST_AHEAD,
             ..self.clone()
         }
     }
@@ -198,29 +207,42 @@ impl<S: Span> Bucket<S> {
     }
 }
 
+/// The time until a bucket is free again.
+struct PartsAhead {
+    parts: u64,
+    /// In nanoseconds, rounded up.
+    ceil: u64,
+}
+
 /// Arithmetic in parts of a nanosecond, for a narrow bucket.
 impl<S: Span> Bucket<S> {
     /// Returns the parts until the bucket is free again, or `None` if the state is from the future,
     /// damaged or of another rate.
     #[inline(always)]
-    fn parts_ahead(&self, state: &BucketState, now: u64) -> Option<u64> {
-        let is_of_other_rate = self.has_any_rate && state.denominator_tag != self.denominator_tag;
-        if state.part != 0 && (is_of_other_rate || state.part >= self.denominator) {
+    fn parts_ahead(&self, state: &BucketState, now: u64) -> Option<PartsAhead> {
+        if state.part != 0 && !self.is_own_part(state) {
             return None;
         }
-        let parts = match state.free_at.checked_sub(now) {
-            None => 0,
-            Some(ahead) if S::HAS_PARTS => ahead
-                .checked_mul(self.denominator)?
-                .checked_add(state.part)?,
-            Some(ahead) => ahead,
+        let (ns, part) = match state.free_at.checked_sub(now) {
+            Some(ns) => (ns, state.part),
+            None => (0, 0),
         };
-        let most = if self.has_any_rate {
-            LONGEST_AHEAD
+        let parts = if S::HAS_PARTS {
+            ns.checked_mul(self.denominator)?.checked_add(part)?
         } else {
-            self.longest_parts
+            ns
         };
-        (parts <= most).then_some(parts)
+        let ahead = PartsAhead {
+            parts,
+            ceil: ns + u64::from(part > 0),
+        };
+        (parts <= self.most_parts).then_some(ahead)
+    }
+
+    /// Returns `true` if the part is one of this bucket's denominator.
+    fn is_own_part(&self, state: &BucketState) -> bool {
+        let is_of_other_rate = self.has_any_rate && state.denominator_tag != self.denominator_tag;
+        !is_of_other_rate && state.part < self.denominator
     }
 
     /// Returns whole nanoseconds and the rest.
@@ -243,6 +265,11 @@ impl<S: Span> Algorithm for Bucket<S> {
         self.capacity_cost
     }
 
+    #[inline(always)]
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     #[inline]
     fn is_from_future(&self, state: &BucketState, now: u64) -> bool {
         !self.has_any_rate && self.ahead(state, now) > self.longest
@@ -263,20 +290,21 @@ impl<S: Span> Algorithm for Bucket<S> {
 
     #[inline(always)]
     fn answer(&self, state: &BucketState, now: u64, cost: u64) -> Option<Answer<BucketState>> {
-        if cost == 0 || cost > self.capacity_cost || !self.is_narrow {
+        // A cost of 0 wraps.
+        if cost.wrapping_sub(1) >= self.answered_cost {
             return None;
         }
         let ceil = |(ns, part)| ns + u64::from(part > 0);
         let ahead = self.parts_ahead(state, now)?;
-        let wanted = ahead + cost * self.numerator;
+        let wanted = ahead.parts + cost * self.numerator;
         if wanted > self.full_parts {
             return Some(Answer {
                 taken: None,
                 wait: ceil(self.split_parts(wanted - self.full_parts)),
                 remaining: self
                     .unit_parts
-                    .divide(self.full_parts.saturating_sub(ahead)),
-                reset_after: ceil(self.split_parts(ahead)),
+                    .divide(self.full_parts.saturating_sub(ahead.parts)),
+                reset_after: ahead.ceil,
             });
         }
         let (ns, part) = self.split_parts(wanted);
@@ -286,11 +314,7 @@ impl<S: Span> Algorithm for Bucket<S> {
                 part,
                 denominator_tag: if part == 0 { 0 } else { self.denominator_tag },
             }),
-            wait: if self.queues {
-                ceil(self.split_parts(ahead))
-            } else {
-                0
-            },
+            wait: if self.queues { ahead.ceil } else { 0 },
             remaining: self.unit_parts.divide(self.full_parts - wanted),
             reset_after: ceil((ns, part)),
         })

@@ -48,14 +48,14 @@ pub(super) struct WideDivisor {
 /// The number of bits in the largest quotient of a [`WideDivisor`].
 pub(super) const QUOTIENT_BITS: u32 = 34;
 /// The number of high bits of the divisor that remain.
-const DIVISOR_BITS: u32 = 64 - QUOTIENT_BITS;
+const DIVISOR_BITS: u32 = 63 - QUOTIENT_BITS;
 
 impl WideDivisor {
-    /// Creates a divisor from 2 to 2^62.
+    /// Creates a divisor from 4 to 2^62.
     pub(super) fn new(divisor: u64) -> Self {
-        let divisor = divisor.clamp(2, 1 << 62);
+        let divisor = divisor.clamp(4, 1 << 62);
         let bits = u64::BITS - divisor.leading_zeros();
-        let dropped_bits = bits.saturating_sub(DIVISOR_BITS);
+        let dropped_bits = bits.saturating_sub(DIVISOR_BITS).max(1);
         let reciprocal = (1_u128 << (64 + dropped_bits)) / u128::from(divisor);
         Self {
             divisor,
@@ -68,7 +68,10 @@ impl WideDivisor {
     #[inline(always)]
     pub(super) fn divide(&self, number: u128) -> u64 {
         debug_assert!(number / u128::from(self.divisor) < 1 << QUOTIENT_BITS);
-        let high = (number >> self.dropped_bits) as u64;
+        // From 1 to 63 bits are dropped, so two words suffice.
+        let shift = self.dropped_bits & 63;
+        let high = (number >> 64) as u64;
+        let high = high << ((64 - shift) & 63) | number as u64 >> shift;
         let mut quotient = ((u128::from(high) * u128::from(self.reciprocal)) >> 64) as u64;
         // The reciprocal is too small by less than 1 and so is `high`. The estimate is therefore too
         // small by at most 2.
@@ -87,7 +90,7 @@ mod tests {
     fn divides_wide_numbers_as_division_does() {
         let mut random = fastrand::Rng::with_seed(2);
         for _ in 0..20_000 {
-            let divisor = (random.u64(..) >> random.u32(2..63)).max(2);
+            let divisor = (random.u64(..) >> random.u32(2..63)).max(4);
             let by = WideDivisor::new(divisor);
             let largest = (1 << QUOTIENT_BITS) - 1;
             let quotients = [0, 1, largest, random.u64(0..=largest) >> random.u32(0..34)];

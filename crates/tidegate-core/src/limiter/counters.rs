@@ -111,6 +111,17 @@ impl AtomicCounters {
         self.degraded(decision);
     }
 
+    /// Counts a decision of a memory store, which is never degraded.
+    #[inline(always)]
+    pub(super) fn check_in_memory(&self, decision: &Decision) {
+        let event = match decision.kind {
+            OutcomeKind::Allowed => Event::Allowed,
+            OutcomeKind::Denied => Event::Denied,
+            OutcomeKind::Never => Event::NeverAllowed,
+        };
+        self.0.add(event as usize, 1);
+    }
+
     /// Counts a batch. Requests of cost 0 are not counted.
     pub(super) fn check_many<'a>(&self, decisions: impl Iterator<Item = (&'a Decision, Cost)>) {
         let mut counts = [0; Event::DenyCacheHits as usize];

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::{CheckError, CheckWithReceipt, Limiter};
+use super::{CheckError, CheckWithReceipt, Limiter, Shared};
 use crate::blocking;
 use crate::cost::{Cost, CostError};
 use crate::decision::{Decision, LimitFigures};
@@ -330,22 +330,34 @@ impl RequestKind for kind::Check {
         limiter.shared.guard.as_ref()?.cached(key, cost)
     }
 
-    #[inline]
+    #[inline(always)]
     fn now(check: Check<'_, MemoryStore>) -> Result<Decision, CheckError> {
-        let shared = &*check.limiter.shared;
-        if !shared.is_plain(&check.key) {
-            return now_encoded(check);
+        // A borrowed key is known at compile time, so most of a request is never made.
+        match (check.key.plain_borrowed(), check.cost) {
+            (Some(key), Ok(cost)) => Ok(check_plain(&check.limiter.shared, key, cost)),
+            _ => now_any(check),
         }
-        let (key, cost) = (Key::new(check.key.as_bytes())?, check.cost?);
-        let decision = shared.store.check(&shared.plan, key, cost);
-        shared.count(&decision, cost);
-        Ok(decision)
     }
 }
 
-#[cold]
-fn now_encoded(check: Check<'_, MemoryStore>) -> Result<Decision, CheckError> {
-    blocking::ready(check.answer())
+/// Checks a key that is stored unchanged.
+#[inline(never)]
+fn check_plain(shared: &Shared<MemoryStore>, key: Key<'_>, cost: Cost) -> Decision {
+    let decision = shared.store.check_inlined(&shared.plan, key, cost);
+    if let (Some(counters), true) = (&shared.counters, cost > Cost::ZERO) {
+        counters.check_in_memory(&decision);
+    }
+    decision
+}
+
+#[inline(never)]
+fn now_any(check: Check<'_, MemoryStore>) -> Result<Decision, CheckError> {
+    let shared = &*check.limiter.shared;
+    if !shared.is_plain(&check.key) {
+        return blocking::ready(check.answer());
+    }
+    let (key, cost) = (Key::new(check.key.as_bytes())?, check.cost?);
+    Ok(check_plain(shared, key, cost))
 }
 
 impl RequestKind for kind::Peek {

@@ -29,6 +29,20 @@ const LOW_BITS_OF_BYTES: u32 = 0x0101_0101;
 /// The lowest bit of each of four two-bit fields.
 const LOW_BITS_OF_PAIRS: u64 = 0b0101_0101;
 
+/// The bits of each slot in the header. Looked up, since shifting by a variable takes longer.
+const KIND_MASKS: [u64; SLOTS] = pairs_at(KINDS_AT, 3);
+const PLAIN_KINDS: [u64; SLOTS] = pairs_at(KINDS_AT, Kind::Plain as u64);
+const COUNTER_KINDS: [u64; SLOTS] = pairs_at(KINDS_AT, Kind::Counter as u64);
+const AGE_MASKS: [u64; SLOTS] = pairs_at(AGES_AT, 3);
+const DENIAL_MASKS: [u64; SLOTS] = pairs_at(DENIALS_AT, 3);
+const ONE_DENIAL: [u64; SLOTS] = pairs_at(DENIALS_AT, 1);
+
+/// Returns `pair` in the two-bit field of each slot.
+const fn pairs_at(start: u32, pair: u64) -> [u64; SLOTS] {
+    let start = pair << start;
+    [start, start << 2, start << 4, start << 6]
+}
+
 #[repr(C, align(128))]
 #[cfg_attr(not(tidegate_loom), derive(bytemuck::Zeroable))]
 pub(super) struct CacheLine {
@@ -274,6 +288,25 @@ impl LockedLine<'_> {
         }
     }
 
+    /// Returns a slot if it has this kind, which is `Plain` or `Counter`.
+    #[inline(always)]
+    pub(super) fn slot_of_kind(&self, at: usize, kind: Kind) -> Option<Slot> {
+        let kinds = match kind {
+            Kind::Counter => &COUNTER_KINDS,
+            _ => &PLAIN_KINDS,
+        };
+        if self.header & KIND_MASKS[at] != kinds[at] {
+            return None;
+        }
+        let low = u64::from(self.line.amount_low[at].load(Ordering::Relaxed));
+        let high = u64::from(self.line.amount_high[at].load(Ordering::Relaxed));
+        Some(Slot {
+            kind,
+            time: self.line.time[at].load(Ordering::Relaxed),
+            amount: high << 32 | low,
+        })
+    }
+
     /// Returns the occupied slots with their indexes.
     pub(super) fn slots(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
         (0..SLOTS)
@@ -349,7 +382,7 @@ impl LockedLine<'_> {
     /// Resets the age of the entry: it was used.
     #[inline(always)]
     pub(super) fn touch(&mut self, at: usize) {
-        self.header &= !(3 << (AGES_AT + 2 * at as u32));
+        self.header &= !AGE_MASKS[at];
     }
 
     /// Returns the number of full sweeps since the entry was used, up to 3.
@@ -394,7 +427,9 @@ impl LockedLine<'_> {
     #[inline(always)]
     pub(super) fn deny(&mut self, at: usize) {
         self.touch(at);
-        self.set_denials(at, self.denials(at) + 1);
+        if self.header & DENIAL_MASKS[at] != DENIAL_MASKS[at] {
+            self.header += ONE_DENIAL[at];
+        }
     }
 
     #[inline(always)]

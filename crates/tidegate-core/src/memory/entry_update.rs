@@ -1,6 +1,6 @@
 //! The interface between the table and the operations on its entries.
 
-use super::cache_line::Slot;
+use super::cache_line::{Kind, Slot};
 use super::fingerprint::Fingerprint;
 use super::table::Table;
 use crate::decision::Decision;
@@ -37,6 +37,9 @@ pub(super) trait EntryUpdate {
         context: &UpdateContext<'_, Self::Step, Self::Input>,
         slot: Option<Slot>,
     ) -> (Decision, Change);
+
+    /// The kind of slot that [`run_in_place`](Self::run_in_place) reads.
+    const KIND: Kind = Kind::Plain;
 
     /// Decides on a slot in the common cases: a plain check with plain numbers. Returns `None` in
     /// any other case.

@@ -135,10 +135,17 @@ impl MemoryStore {
 
     /// Decides a request and, if it is allowed, takes its cost.
     pub fn check(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
+        self.check_inlined(plan, key, cost)
+    }
+
+    /// Like [`check`](Self::check), without a call.
+    #[inline(always)]
+    pub(crate) fn check_inlined(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
         let place = self.place(plan, key);
         // The line is fetched while the clock is read.
         place.prefetch();
-        self.run::<Checking>(plan, place, self.table.clock().now().as_nanos(), cost)
+        let now = self.table.clock().now().as_nanos();
+        self.run::<Checking>(plan, place, now, cost.thousandths())
     }
 
     /// Decides several requests, in order and independently, all with one timestamp. Appends the
@@ -177,11 +184,9 @@ impl MemoryStore {
             batch
                 .iter()
                 .for_each(|(_, place, _)| self.table.prefetch_beyond(*place));
-            decisions.extend(
-                batch
-                    .into_iter()
-                    .map(|(plan, place, cost)| self.run::<Checking>(plan, place, now, cost)),
-            );
+            decisions.extend(batch.into_iter().map(|(plan, place, cost)| {
+                self.run::<Checking>(plan, place, now, cost.thousandths())
+            }));
         }
     }
 
@@ -314,12 +319,8 @@ impl MemoryStore {
     /// Gives back the cost of a request. Returns the decision of a request of cost 0 made right
     /// after.
     pub fn refund(&self, plan: &Plan, key: Key<'_>, cost: Cost) -> Decision {
-        self.run::<Refunding>(
-            plan,
-            self.place(plan, key),
-            self.table.clock().now().as_nanos(),
-            cost,
-        )
+        let (place, now) = (self.place(plan, key), self.table.clock().now().as_nanos());
+        self.run_any::<Refunding>(plan, place, now, cost.thousandths())
     }
 
     /// Deletes the usage of a key. Returns `true` if there was any.
@@ -334,20 +335,25 @@ impl MemoryStore {
         self.table.place(plan.fingerprint(key))
     }
 
+    /// Runs an operation, with the common case of each layout inlined: while a line is fetched, the
+    /// processor runs ahead into the next check only if there are few instructions in between.
     #[inline(always)]
-    fn run<O: Operation<Input = u64>>(
+    fn run<O: Operation>(
         &self,
         plan: &Plan,
         place: KeyLocation<'_>,
         now: u64,
-        cost: Cost,
+        input: O::Input,
     ) -> Decision {
-        let cost = cost.thousandths();
-        // The most common layout runs inlined in the caller.
-        if let Layout::WholeBucket(step) = plan.layout() {
-            return self.table.update::<InSlot<_, O>>(place, step, now, cost);
+        let table = &self.table;
+        match plan.layout() {
+            Layout::WholeBucket(step) => table.update::<InSlot<_, O>>(place, step, now, input),
+            Layout::Bucket(step) => table.update::<InSlot<_, O>>(place, step, now, input),
+            Layout::FixedWindow(step) => table.update::<InSlot<_, O>>(place, step, now, input),
+            Layout::Counter(step) => table.update::<InSlotOrRecord<O>>(place, step, now, input),
+            Layout::Several(plan) => table.update_several::<O>(place, plan, now, input),
+            Layout::Record(policy) => table.update::<InRecord<O>>(place, policy, now, input),
         }
-        self.run_any::<O>(plan, place, now, cost)
     }
 
     #[inline(never)]
@@ -358,16 +364,7 @@ impl MemoryStore {
         now: u64,
         input: O::Input,
     ) -> Decision {
-        match plan.layout() {
-            Layout::WholeBucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
-            Layout::Bucket(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
-            Layout::FixedWindow(step) => self.table.update::<InSlot<_, O>>(place, step, now, input),
-            Layout::Counter(step) => self
-                .table
-                .update::<InSlotOrRecord<O>>(place, step, now, input),
-            Layout::Several(plan) => self.table.update_several::<O>(place, plan, now, input),
-            Layout::Record(policy) => self.table.update::<InRecord<O>>(place, policy, now, input),
-        }
+        self.run::<O>(plan, place, now, input)
     }
 
     /// Runs an operation on a key whose lines are locked.

@@ -23,6 +23,8 @@ impl<A: Packed, O: Operation> EntryUpdate for InSlot<A, O> {
     type Step = A;
     type Input = O::Input;
 
+    const KIND: Kind = A::KIND;
+
     #[inline(always)]
     fn run_in_place(
         step: &A,
@@ -108,6 +110,8 @@ pub(super) struct InSlotOrRecord<O>(PhantomData<O>);
 impl<O: Operation> EntryUpdate for InSlotOrRecord<O> {
     type Step = CounterPlan;
     type Input = O::Input;
+
+    const KIND: Kind = Kind::Counter;
 
     #[inline(always)]
     fn run_in_place(

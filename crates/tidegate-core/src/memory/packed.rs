@@ -18,10 +18,16 @@ pub(super) trait Packed: Algorithm {
 
     /// Returns the state in a slot of this kind.
     fn unpack(&self, slot: Slot) -> Self::State;
+
+    /// Packs the state after a request, with the slot and the state before it.
+    #[inline(always)]
+    fn repack(&self, _slot: Slot, _before: &Self::State, state: &Self::State) -> Slot {
+        self.pack(state)
+    }
 }
 
 /// Answers a check of one limit in its slot, with the slot of an admitted request. Returns `None` if
-/// [`Algorithm::answer`] does.
+/// [`Algorithm::answer`] does. The slot is of the limit's kind.
 #[inline(always)]
 pub(super) fn answer_in_slot<A: Packed>(
     step: &A,
@@ -29,12 +35,11 @@ pub(super) fn answer_in_slot<A: Packed>(
     now: u64,
     cost: u64,
 ) -> Option<Answer<Slot>> {
-    if slot.kind != A::KIND {
-        return None;
-    }
-    let answer = step.answer(&step.unpack(slot), now, cost)?;
+    debug_assert_eq!(slot.kind, A::KIND);
+    let before = step.unpack(slot);
+    let answer = step.answer(&before, now, cost)?;
     Some(Answer {
-        taken: answer.taken.map(|state| step.pack(&state)),
+        taken: answer.taken.map(|state| step.repack(slot, &before, &state)),
         wait: answer.wait,
         remaining: answer.remaining,
         reset_after: answer.reset_after,
@@ -114,6 +119,19 @@ pub(super) fn counter_shifted(time: u64, by_ns: i64) -> u64 {
 
 impl Packed for SlidingWindowCounter {
     const KIND: Kind = Kind::Counter;
+
+    #[inline(always)]
+    fn repack(&self, slot: Slot, before: &CounterState, state: &CounterState) -> Slot {
+        let is_same_window = before.end == state.end && before.current > 0;
+        if !is_same_window || state.current > LARGEST_PACKED_COUNT {
+            return self.pack(state);
+        }
+        // Only the current count differs, in the low bits.
+        Slot {
+            amount: slot.amount + (state.current - before.current),
+            ..slot
+        }
+    }
 
     #[inline]
     fn pack(&self, state: &CounterState) -> Slot {

@@ -146,8 +146,7 @@ fn check_in_line(
         if !line.is_at_tagged(at, fingerprint) {
             return None;
         }
-        let slot = line.slot(at);
-        let answer = answer_of(step, slot, now, cost)?;
+        let (slot, answer) = answer_of(step, line, at, now, cost)?;
         asked.push(Asked { at, slot, answer });
     }
     let denied = asked.iter().enumerate();
@@ -212,14 +211,32 @@ fn denied_decision(plan: &SeveralPlan, asked: &[Asked], index: usize, now: u64) 
 }
 
 #[inline(always)]
-fn answer_of(step: &Step, slot: Slot, now: u64, cost: u64) -> Option<Answer<Slot>> {
+fn answer_of(
+    step: &Step,
+    line: &LockedLine<'_>,
+    at: usize,
+    now: u64,
+    cost: u64,
+) -> Option<(Slot, Answer<Slot>)> {
     match step {
-        Step::WholeBucket(step) => answer_in_slot(step, slot, now, cost),
-        Step::Bucket(step) => answer_in_slot(step, slot, now, cost),
-        Step::FixedWindow(step) => answer_in_slot(step, slot, now, cost),
-        Step::SlidingWindowCounter(step) => answer_in_slot(step, slot, now, cost),
+        Step::WholeBucket(step) => answer_at(step, line, at, now, cost),
+        Step::Bucket(step) => answer_at(step, line, at, now, cost),
+        Step::FixedWindow(step) => answer_at(step, line, at, now, cost),
+        Step::SlidingWindowCounter(step) => answer_at(step, line, at, now, cost),
         Step::SlidingWindowLog(_) => None,
     }
+}
+
+#[inline(always)]
+fn answer_at<A: Packed>(
+    step: &A,
+    line: &LockedLine<'_>,
+    at: usize,
+    now: u64,
+    cost: u64,
+) -> Option<(Slot, Answer<Slot>)> {
+    let slot = line.slot_of_kind(at, A::KIND)?;
+    Some((slot, answer_in_slot(step, slot, now, cost)?))
 }
 
 /// Runs an operation on the states of all limits. Returns the changes of their entries.

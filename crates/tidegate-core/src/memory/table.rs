@@ -205,7 +205,8 @@ impl Table {
         let is_sweep_due = line.visit();
         if let Some(at) = at
             && line.is_at_tagged(at, fingerprint)
-            && let Some((change, decision)) = W::run_in_place(step, line.slot(at), now, input)
+            && let Some(slot) = line.slot_of_kind(at, W::KIND)
+            && let Some((change, decision)) = W::run_in_place(step, slot, now, input)
         {
             match change {
                 InPlace::Time(time) => {

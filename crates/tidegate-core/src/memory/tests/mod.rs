@@ -298,15 +298,19 @@ fn a_late_thread_does_not_clamp_newer_states() {
         let place = store.place(&plan, Key::new(b"k").unwrap());
         let now = store.table.clock().now().as_nanos();
         let all = Cost::try_from(10).unwrap();
-        assert!(store.run::<Checking>(&plan, place, now, all).is_allowed());
+        assert!(
+            store
+                .run::<Checking>(&plan, place, now, all.thousandths())
+                .is_allowed()
+        );
         let late = now - 500_000_000_000;
         assert!(
             store
-                .run::<Checking>(&plan, place, late, Cost::ONE)
+                .run::<Checking>(&plan, place, late, Cost::ONE.thousandths())
                 .is_denied(),
             "{policy}"
         );
-        let seen = store.run::<Checking>(&plan, place, now, Cost::ZERO);
+        let seen = store.run::<Checking>(&plan, place, now, 0);
         assert_eq!(seen.reset_after(), Duration::from_secs(reset), "{policy}");
     }
 }
