@@ -114,12 +114,11 @@ impl AtomicCounters {
     /// Counts a decision of a memory store, which is never degraded.
     #[inline(always)]
     pub(super) fn check_in_memory(&self, decision: &Decision) {
-        let event = match decision.kind {
-            OutcomeKind::Allowed => Event::Allowed,
-            OutcomeKind::Denied => Event::Denied,
-            OutcomeKind::Never => Event::NeverAllowed,
-        };
-        self.0.add(event as usize, 1);
+        match decision.kind {
+            OutcomeKind::Allowed => self.0.add(Event::Allowed as usize, 1),
+            OutcomeKind::Denied => self.0.add(Event::Denied as usize, 1),
+            OutcomeKind::Never => self.0.add(Event::NeverAllowed as usize, 1),
+        }
     }
 
     /// Counts a batch. Requests of cost 0 are not counted.

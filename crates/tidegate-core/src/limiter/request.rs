@@ -334,20 +334,24 @@ impl RequestKind for kind::Check {
     fn now(check: Check<'_, MemoryStore>) -> Result<Decision, CheckError> {
         // A borrowed key is known at compile time, so most of a request is never made.
         match (check.key.plain_borrowed(), check.cost) {
-            (Some(key), Ok(cost)) => Ok(check_plain(&check.limiter.shared, key, cost)),
+            (Some(key), Ok(cost)) => check_plain(&check.limiter.shared, key, cost),
             _ => now_any(check),
         }
     }
 }
 
-/// Checks a key that is stored unchanged.
+/// Checks a key that is stored unchanged. The result is written where the caller wants it.
 #[inline(never)]
-fn check_plain(shared: &Shared<MemoryStore>, key: Key<'_>, cost: Cost) -> Decision {
+fn check_plain(
+    shared: &Shared<MemoryStore>,
+    key: Key<'_>,
+    cost: Cost,
+) -> Result<Decision, CheckError> {
     let decision = shared.store.check_inlined(&shared.plan, key, cost);
     if let (Some(counters), true) = (&shared.counters, cost > Cost::ZERO) {
         counters.check_in_memory(&decision);
     }
-    decision
+    Ok(decision)
 }
 
 #[inline(never)]
@@ -357,7 +361,7 @@ fn now_any(check: Check<'_, MemoryStore>) -> Result<Decision, CheckError> {
         return blocking::ready(check.answer());
     }
     let (key, cost) = (Key::new(check.key.as_bytes())?, check.cost?);
-    Ok(check_plain(shared, key, cost))
+    check_plain(shared, key, cost)
 }
 
 impl RequestKind for kind::Peek {
