@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use smallvec::SmallVec;
+
 use crate::algorithm::Claims;
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
@@ -100,6 +102,17 @@ pub trait Store: Send + Sync + 'static {
         plan: &Self::Plan,
         requests: &[(Key<'_>, Cost)],
     ) -> impl Future<Output = Vec<Result<Decision, StoreError>>> + Send;
+
+    /// Takes from all keys of one request at once, if the store is in this process, every key is
+    /// stored and every one allows the request. Returns `None` in any other case; nothing is taken
+    /// then.
+    #[doc(hidden)] // A shortcut of Tidegate's own stores.
+    fn check_allowed(
+        &self,
+        _requests: &[(&Self::Plan, Key<'_>, Cost)],
+    ) -> Option<SmallVec<[Decision; 4]>> {
+        None
+    }
 
     /// Like [`check_many`](Self::check_many), with a plan for each request.
     fn check_each(

@@ -126,6 +126,14 @@ pub(crate) fn is_plain(key: &KeyBuf<'_>) -> bool {
     !key.is_composite() && key.as_bytes().first() != Some(&TENANT)
 }
 
+/// Returns the key of a subject if it is stored unchanged.
+#[inline]
+pub(crate) fn plain_key<'a>(subject: &'a Subject<'_>) -> Option<&'a [u8]> {
+    let has_tenant = subject.tenant.is_some_and(|tenant| !tenant.is_empty());
+    let key = subject.key.as_bytes();
+    (!has_tenant && !key.is_empty() && is_plain(&subject.key)).then_some(key)
+}
+
 /// Returns the stored form of a key: injective, so no two pairs of tenant and key collide.
 ///
 /// - With a tenant: `@acme/user:42`. A slash or percent sign in the tenant is written as `%2F` or

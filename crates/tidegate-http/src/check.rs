@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
-use tidegate_core::{Cost, CostError, MaybeReady, Name, Store, Subject, Verdict};
+use tidegate_core::{Cost, CostError, Name, Store, Subject, Verdict};
 
 use crate::charge::{ActualCost, Charge, PendingCharge};
 use crate::denial::Denial;
@@ -68,7 +68,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
         let Some(prepared) = self.prepare(request)? else {
             return Ok(Lookup::Skipped);
         };
-        let decided = prepared.check(self).into_ready();
+        let decided = prepared.check_now(self);
         Ok(decided.map_or_else(|| Lookup::Undecided(prepared), Lookup::Decided))
     }
 
@@ -93,7 +93,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
             tenant: tenant.as_deref(),
             cost: settings.cost(choice.cost.as_ref(), request)?,
         };
-        let decided = MaybeReady::new(false, self.decide(&[subject])).into_ready();
+        let decided = self.decide_now(&[subject]);
         Ok(decided.map_or(Lookup::Skipped, Lookup::Decided))
     }
 

@@ -4,12 +4,13 @@
 //! [`Denial::headers`](crate::Denial::headers) those of a denied request. Frameworks only convert
 //! [`Header`]s to their own type, by the rule in [`Merge`].
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use tidegate_core::{Clock, Limit, LimitFigures, PolicyDecision, PolicyLabel, Verdict};
 
@@ -86,24 +87,30 @@ pub fn add_headers(map: &mut http::HeaderMap, headers: impl IntoIterator<Item = 
 
 /// The last value of the policy header, which is the same for every response of a policy.
 #[derive(Debug, Default)]
-pub struct PolicyHeaderCache(ArcSwapOption<(Arc<PolicyLabel>, HeaderFormat, Bytes)>);
+pub struct PolicyHeaderCache(ArcSwapOption<CachedPolicies>);
+
+#[derive(Debug)]
+struct CachedPolicies {
+    /// The labels of the reported policies.
+    labels: SmallVec<[Arc<PolicyLabel>; 2]>,
+    format: HeaderFormat,
+    text: Bytes,
+}
 
 impl PolicyHeaderCache {
     /// Returns the limits of all enforced policies.
     fn policies(&self, verdict: &Verdict, format: HeaderFormat) -> Bytes {
-        let [decision] = verdict.decisions() else {
-            return policies(verdict, format).into();
-        };
-        // The policy may have been in shadow mode the last time, or be from now on.
-        if !is_reported(decision) {
-            return Bytes::new();
-        }
+        // A policy may have been in shadow mode the last time, or be from now on.
+        let reported = || verdict.decisions().iter().filter(|one| is_reported(one));
         let last = self.0.load();
-        if let Some((label, last_format, text)) = last.as_deref()
-            && std::ptr::eq(&**label, decision.label())
-            && *last_format == format
+        if let Some(last) = last.as_deref()
+            && last.format == format
+            && last.labels.len() == reported().count()
+            && reported()
+                .zip(&last.labels)
+                .all(|(decision, label)| std::ptr::eq(&**label, decision.label()))
         {
-            return text.clone();
+            return last.text.clone();
         }
         // Boxed first: `Bytes` shares a boxed slice without spare capacity as it is.
         let text = Bytes::from(
@@ -111,8 +118,11 @@ impl PolicyHeaderCache {
                 .into_boxed_str()
                 .into_boxed_bytes(),
         );
-        let cached = (decision.shared_label(), format, text.clone());
-        self.0.store(Some(Arc::new(cached)));
+        self.0.store(Some(Arc::new(CachedPolicies {
+            labels: reported().map(PolicyDecision::shared_label).collect(),
+            format,
+            text: text.clone(),
+        })));
         text
     }
 }
@@ -187,16 +197,29 @@ pub fn verdict_headers(verdict: &Verdict) -> Headers {
     rate_limit_headers(verdict, format, true, None, &cache)
 }
 
+/// The size of the blocks that header values are cut from.
+const BLOCK: usize = 4_096;
+
 /// Returns the states as a structured list: `"api";r=50;t=30, "login";r=2;t=5`.
 fn list(states: &[LimitState<'_>]) -> Bytes {
-    let mut text = SmallVec::new();
+    thread_local! {
+        /// The rest of the last block: one allocation for some hundred values.
+        static REST: RefCell<BytesMut> = RefCell::default();
+    }
+    let mut text: SmallVec<[u8; 128]> = SmallVec::new();
     for state in states {
         if !text.is_empty() {
             text.extend_from_slice(b", ");
         }
         state.write_item(&mut text);
     }
-    Bytes::copy_from_slice(&text)
+    REST.with_borrow_mut(|rest| {
+        if rest.capacity() < text.len() {
+            *rest = BytesMut::with_capacity(BLOCK.max(text.len()));
+        }
+        rest.extend_from_slice(&text);
+        rest.split().freeze()
+    })
 }
 
 fn is_reported(decision: &PolicyDecision) -> bool {
@@ -392,10 +415,24 @@ impl<'a> LimitState<'a> {
             .limit
             .capacity()
             .saturating_sub(self.figures.remaining());
-        let later = u128::from(missing.saturating_sub(1)) * self.limit.period().as_nanos()
-            / u128::from(self.limit.limit());
-        let wait = self.figures.reset_after().as_nanos().saturating_sub(later);
-        u64::try_from(wait.div_ceil(1_000_000_000)).ok()
+        let (missing, period) = (missing.saturating_sub(1), self.limit.period().as_nanos());
+        let reset_after = self.figures.reset_after().as_nanos();
+        let narrow = || {
+            let [period, reset_after] = [period, reset_after].map(u64::try_from);
+            let later = missing.checked_mul(period.ok()?)? / self.limit.limit();
+            Some(
+                reset_after
+                    .ok()?
+                    .saturating_sub(later)
+                    .div_ceil(1_000_000_000),
+            )
+        };
+        narrow().or_else(|| {
+            // The same in 128 bits, which takes several times as long.
+            let later = u128::from(missing) * period / u128::from(self.limit.limit());
+            let wait = reset_after.saturating_sub(later);
+            u64::try_from(wait.div_ceil(1_000_000_000)).ok()
+        })
     }
 
     fn remaining(&self) -> u64 {

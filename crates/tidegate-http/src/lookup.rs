@@ -29,7 +29,7 @@ pub enum Lookup<'a, S: Store> {
 #[derive(Debug)]
 pub struct PreparedCheck<'a> {
     /// One key for each limit, in the same order.
-    pub(crate) keys: SmallVec<[PreparedKey; 1]>,
+    pub(crate) keys: SmallVec<[PreparedKey; 2]>,
     pub(crate) tier: Option<Cow<'a, str>>,
     pub(crate) tenant: Option<Cow<'a, str>>,
 }
@@ -57,7 +57,7 @@ impl PreparedCheck<'_> {
     fn subjects<'a, F: Framework, S: Store>(
         &'a self,
         limits: &'a Limits<F, S>,
-    ) -> SmallVec<[Subject<'a>; 1]> {
+    ) -> SmallVec<[Subject<'a>; 2]> {
         let subject = |(rule, key): (&'a LimitRule<F>, &'a PreparedKey)| {
             let choice = rule.choices.get(key.choice)?;
             Some(Subject {
@@ -69,6 +69,14 @@ impl PreparedCheck<'_> {
             })
         };
         limits.rules().zip(&self.keys).filter_map(subject).collect()
+    }
+
+    /// Makes the check, if the store is in this process.
+    pub(crate) fn check_now<F: Framework, S: Store>(
+        &self,
+        limits: &Limits<F, S>,
+    ) -> Option<CheckResult<S>> {
+        limits.decide_now(&self.subjects(limits))
     }
 
     /// Makes the check. In memory it is made before this returns.
@@ -88,6 +96,18 @@ impl PreparedCheck<'_> {
 }
 
 impl<F: Framework, S: Store> Limits<F, S> {
+    /// Asks the gate without a future, if the store is in this process.
+    pub(crate) fn decide_now(&self, subjects: &[Subject<'_>]) -> Option<CheckResult<S>> {
+        if self.wants_receipt() {
+            return MaybeReady::new(self.gate().store().is_remote(), self.decide(subjects))
+                .into_ready();
+        }
+        let verdict = self
+            .gate()
+            .decide_now(subjects, self.reports_every_limit())?;
+        Some(verdict.map(|verdict| (verdict, None)))
+    }
+
     /// Asks the gate, for a receipt if the limits may have to give something back.
     pub(crate) async fn decide(&self, subjects: &[Subject<'_>]) -> CheckResult<S> {
         if self.wants_receipt() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate_core::{
     Admission, BlockingError, Charged, Clock, Cost, Decision, Key, MemoryStore, Plan, Policy,
     Settlement, Store, StoreError, StoreHealth, Timestamp,
@@ -112,6 +113,24 @@ impl Store for AnyStore {
             |store, plan| Store::check_many(store, plan, requests).await,
             requests.iter().map(|_| Err(foreign_plan())).collect()
         )
+    }
+
+    fn check_allowed(
+        &self,
+        requests: &[(&AnyPlan, Key<'_>, Cost)],
+    ) -> Option<SmallVec<[Decision; 4]>> {
+        match self {
+            Self::Memory(store) => {
+                let own = requests.iter().map(|(plan, key, cost)| match &plan.0 {
+                    AnyPlanKind::Memory(plan) => Some((plan, *key, *cost)),
+                    #[cfg(feature = "redis")]
+                    AnyPlanKind::Redis(_) => None,
+                });
+                store.check_allowed(&own.collect::<Option<SmallVec<[_; 4]>>>()?)
+            }
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => None,
+        }
     }
 
     async fn check_each(

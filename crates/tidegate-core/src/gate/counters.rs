@@ -124,6 +124,13 @@ impl PolicyTally {
         }
     }
 
+    /// Counts the decision of an enforced policy in memory, if no other policy denies.
+    #[inline]
+    pub(super) fn count_enforced(&self, decision: &Decision) {
+        self.count_decision(decision, false, false);
+    }
+
+    #[inline]
     fn count_decision(&self, decision: &Decision, is_shadow: bool, is_denied: bool) {
         // Without the store it is unknown whether a shadow would have denied.
         if let Some(reason) = decision

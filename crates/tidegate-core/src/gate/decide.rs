@@ -10,16 +10,16 @@ use smallvec::SmallVec;
 use super::Gate;
 use super::lookup::{Lookup, Lookups, look_up};
 use super::receipt::{Receipt, ReceiptEntry, Undelivered};
-use super::verdict::Verdict;
+use super::verdict::{PolicyDecision, Verdict};
 use crate::algorithm::Claims;
 use crate::blocking;
 use crate::cost::Cost;
 use crate::decision::Degraded;
 use crate::key::Key;
-use crate::limiter::{Admissions, CheckError, LimiterRequest, check_all};
+use crate::limiter::{Admissions, CheckError, LimiterRequest, check_all, check_allowed};
 use crate::maybe_ready::MaybeReady;
 use crate::store::{Admission, Store, StoreError};
-use crate::subject::{KeyBytes, OwnedSubject, Subject};
+use crate::subject::{KeyBytes, OwnedSubject, Subject, encoded, plain_key};
 
 /// The result of [`Gate::admit`].
 type Admitted<S> = Result<(Verdict, Receipt<S>), CheckError>;
@@ -56,18 +56,40 @@ impl<S: Store> Gate<S> {
         Result<Verdict, CheckError>,
         impl Future<Output = Result<Verdict, CheckError>> + Send + 'a,
     > {
-        if self.store().is_remote() {
-            return MaybeReady::pending(self.decide_all(subjects));
+        match self.decide_now(subjects, false) {
+            Some(verdict) => MaybeReady::ready(verdict),
+            None => MaybeReady::pending(self.decide_all(subjects, false)),
         }
-        let verdict = self.decide_one(subjects);
-        MaybeReady::ready(verdict.unwrap_or_else(|| blocking::ready(self.decide_all(subjects))))
     }
 
-    async fn decide_all(&self, subjects: &[Subject<'_>]) -> Result<Verdict, CheckError> {
+    async fn decide_all(
+        &self,
+        subjects: &[Subject<'_>],
+        wants_limits: bool,
+    ) -> Result<Verdict, CheckError> {
         let policies = self.shared.policies.load();
-        Ok(decide_lookups(&look_up(&policies, subjects)?, false)
+        Ok(decide_lookups(&look_up(&policies, subjects)?, wants_limits)
             .await?
             .0)
+    }
+
+    /// Decides like [`decide`](Self::decide) or [`decide_with_limits`](Self::decide_with_limits),
+    /// without a future. Returns `None` if the store is remote.
+    #[doc(hidden)] // For middleware.
+    #[inline]
+    pub fn decide_now(
+        &self,
+        subjects: &[Subject<'_>],
+        wants_limits: bool,
+    ) -> Option<Result<Verdict, CheckError>> {
+        if self.store().is_remote() {
+            return None;
+        }
+        let verdict = match subjects {
+            [subject] => self.decide_one(subject, wants_limits),
+            _ => self.decide_several(subjects, wants_limits),
+        };
+        Some(verdict.unwrap_or_else(|| blocking::ready(self.decide_all(subjects, wants_limits))))
     }
 
     /// Decides like [`decide`](Self::decide), and returns the figures of every limit of a policy,
@@ -97,38 +119,87 @@ impl<S: Store> Gate<S> {
         Result<Verdict, CheckError>,
         impl Future<Output = Result<Verdict, CheckError>> + Send + 'a,
     > {
-        MaybeReady::new(self.store().is_remote(), async move {
-            let policies = self.shared.policies.load();
-            Ok(decide_lookups(&look_up(&policies, subjects)?, true)
-                .await?
-                .0)
-        })
+        match self.decide_now(subjects, true) {
+            Some(verdict) => MaybeReady::ready(verdict),
+            None => MaybeReady::pending(self.decide_all(subjects, true)),
+        }
     }
 
-    /// Decides the most common case without a future: one enforced policy without a candidate, in
-    /// this process. Returns `None` in any other case.
-    fn decide_one(&self, subjects: &[Subject<'_>]) -> Option<Result<Verdict, CheckError>> {
-        let [subject] = subjects else { return None };
+    /// Decides the most common case: one enforced policy without a candidate, in this process.
+    /// Returns `None` in any other case.
+    #[inline]
+    fn decide_one(
+        &self,
+        subject: &Subject<'_>,
+        wants_limits: bool,
+    ) -> Option<Result<Verdict, CheckError>> {
         let policies = self.shared.policies.load();
-        let lookup = match Lookup::new(&policies, subject) {
-            Ok(lookup) if lookup.candidate.is_none() => lookup,
-            Ok(_) => return None,
+        let policy = match policies.policy(subject.policy) {
+            Ok(policy) => policy,
             Err(error) => return Some(Err(error)),
         };
-        let limiter = lookup.enforced()?;
-        let key = Key::new(&lookup.key).ok()?;
-        let decision = match limiter.check_local(key, lookup.cost) {
+        if policy.candidate().is_some() || policy.is_shadow() {
+            return None;
+        }
+        // Most keys are stored unchanged.
+        let encoded = match plain_key(subject) {
+            Some(_) => None,
+            None => match encoded(subject.tenant, &subject.key) {
+                Ok(key) => Some(key),
+                Err(error) => return Some(Err(error.into())),
+            },
+        };
+        let key = encoded.as_deref().unwrap_or(subject.key.as_bytes());
+        let rule = match policy.rule(key, subject.tier) {
+            Ok((rule, _)) => rule,
+            Err(error) => return Some(Err(error)),
+        };
+        let limiter = rule.limiter()?;
+        if wants_limits && limiter.policy().limits().len() > 1 {
+            return None;
+        }
+        let decision = match limiter.check_local(Key::new(key).ok()?, subject.cost) {
             Ok(decision) => decision,
             Err(error) => return Some(Err(error.into())),
         };
-        let policy_decision = lookup.policy_decision(Some(decision), Vec::new(), None);
         // A look is not counted as a request.
-        if lookup.cost > Cost::ZERO {
-            let counters = lookup.policy.counters();
-            counters.count(&policy_decision, decision.is_denied());
+        if subject.cost > Cost::ZERO {
+            policy.counters().count_enforced(&decision);
         }
         Some(Ok(Verdict {
-            decisions: SmallVec::from_buf([policy_decision]),
+            decisions: SmallVec::from_buf([PolicyDecision::limited(&rule.label, decision)]),
+        }))
+    }
+
+    /// Decides a request that several enforced policies without candidates allow, in this process.
+    /// Returns `None` in any other case; nothing is taken then.
+    fn decide_several(
+        &self,
+        subjects: &[Subject<'_>],
+        wants_limits: bool,
+    ) -> Option<Result<Verdict, CheckError>> {
+        let policies = self.shared.policies.load();
+        let lookups = match look_up(&policies, subjects) {
+            Ok(lookups) => lookups,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut limiters: SmallVec<[LimiterRequest<'_, S>; 4]> = SmallVec::new();
+        for lookup in &lookups {
+            let limiter = lookup.enforced().filter(|_| lookup.candidate.is_none())?;
+            if wants_limits && limiter.policy().limits().len() > 1 {
+                return None;
+            }
+            limiters.push(lookup.request(limiter).ok()?);
+        }
+        let decisions = check_allowed(&limiters)?;
+        let decisions = lookups.iter().zip(decisions).map(|(lookup, decision)| {
+            if lookup.cost > Cost::ZERO {
+                lookup.policy.counters().count_enforced(&decision);
+            }
+            PolicyDecision::limited(&lookup.rule.label, decision)
+        });
+        Some(Ok(Verdict {
+            decisions: decisions.collect(),
         }))
     }
 

@@ -51,6 +51,13 @@ pub trait GateRequestKind: Sized + 'static {
         subject: Subject<'_>,
         wants_limits: bool,
     ) -> impl Future<Output = Result<Self::Output, CheckError>> + Send;
+
+    /// Runs the operation in memory.
+    #[doc(hidden)]
+    #[inline]
+    fn now(request: GateRequest<'_, MemoryStore, Self>) -> Result<Self::Output, CheckError> {
+        blocking::ready(request.answer())
+    }
 }
 
 impl<'a, S: Store, K: GateRequestKind> GateRequest<'a, S, K> {
@@ -177,8 +184,9 @@ impl<K: GateRequestKind> GateRequest<'_, MemoryStore, K> {
     /// assert!(gate.check("api", "user:42").now()?.is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline]
     pub fn now(self) -> Result<K::Output, CheckError> {
-        blocking::ready(self.answer())
+        K::now(self)
     }
 }
 
@@ -212,6 +220,20 @@ impl GateRequestKind for kind::Check {
             gate.decide_with_limits(&[subject]).await
         } else {
             gate.decide(&[subject]).await
+        }
+    }
+
+    #[inline]
+    fn now(request: GateRequest<'_, MemoryStore, Self>) -> Result<Verdict, CheckError> {
+        let subject = Subject {
+            cost: request.cost?,
+            ..request.subject
+        };
+        let subjects = std::slice::from_ref(&subject);
+        match request.gate.decide_now(subjects, request.wants_limits) {
+            Some(verdict) => verdict,
+            // Not reached: the store is in memory.
+            None => blocking::ready(Self::run(request.gate, subject, request.wants_limits)),
         }
     }
 }

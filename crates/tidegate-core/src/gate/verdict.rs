@@ -114,6 +114,18 @@ impl PolicyLabel {
 }
 
 impl PolicyDecision {
+    /// Returns the decision of an enforced policy without a candidate.
+    #[inline]
+    pub(super) fn limited(label: &std::sync::Arc<PolicyLabel>, decision: Decision) -> Self {
+        Self {
+            label: std::sync::Arc::clone(label),
+            outcome: PolicyOutcome::Limited(decision),
+            is_shadow: false,
+            limits: Vec::new(),
+            candidate: None,
+        }
+    }
+
     /// Returns the policy that decided.
     #[must_use]
     pub fn label(&self) -> &PolicyLabel {

@@ -35,7 +35,7 @@ pub use failure_policy::FailurePolicy;
 pub use global::GlobalLimiter;
 use guard::RemoteGuard;
 pub(crate) use guard::RemoteSettings;
-pub(crate) use multi_key::{Admissions, check_all};
+pub(crate) use multi_key::{Admissions, check_all, check_allowed};
 use queue::KeyQueues;
 pub use request::{
     Charge, Check, CheckFuture, CheckWithLimits, Peek, PeekWithLimits, Refund, Request,

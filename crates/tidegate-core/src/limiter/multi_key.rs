@@ -42,6 +42,18 @@ impl<S: Store> Limiter<S> {
     }
 }
 
+/// Takes from all limiters of a memory store in the common case: every one allows the request, and
+/// each key is stored. Returns `None` in any other case; nothing is taken then.
+pub(crate) fn check_allowed<S: Store>(
+    asked: &[LimiterRequest<'_, S>],
+) -> Option<SmallVec<[Decision; 4]>> {
+    let requests: SmallVec<[_; 4]> = asked
+        .iter()
+        .map(|one| (&one.limiter.shared.plan, one.key, one.cost))
+        .collect();
+    asked.first()?.limiter.store().check_allowed(&requests)
+}
+
 /// Decides one request: either all limiters are taken from, or none. All must be on one store.
 /// Claims are returned if they are wanted, or if there are several limiters.
 pub(crate) async fn check_all<S: Store>(

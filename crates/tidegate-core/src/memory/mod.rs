@@ -37,6 +37,7 @@ use smallvec::SmallVec;
 pub use snapshot::RestoreError;
 pub(crate) use snapshot::{decode_record, encode_record};
 
+use crate::algorithm::Answer;
 use crate::blocking;
 use crate::clock::{Clock, Timestamp};
 use crate::cost::Cost;
@@ -45,13 +46,13 @@ use crate::key::Key;
 use crate::policy::Policy;
 use crate::record::Settlement;
 use crate::store::{Admission, BlockingError, Charged, Store, StoreError};
-use cache_line::SLOTS;
+use cache_line::{LockedLine, SLOTS, Slot};
 use entry_update::{EntryUpdate, UpdateContext};
 use fingerprint::{Fingerprint, Fingerprinter, Secret};
 use multi_key::LockedLines;
 use operation::{
     AdmissionCell, Admitting, Charging, Checking, InRecord, InSlot, InSlotOrRecord, Operation,
-    Peeking, Probing, Refunding, Settling,
+    Peeking, Probing, Refunding, Settling, decision_of,
 };
 use plan::Layout;
 use receipts::Receipts;
@@ -241,6 +242,56 @@ impl MemoryStore {
             .into_iter()
             .map(|place| admissions[place].clone())
             .collect()
+    }
+
+    /// Takes from all keys of one request, like [`admit`](Self::admit), in the common case: every key
+    /// has a slot in a home line of its own, and every one allows the request. Returns `None` in any
+    /// other case; nothing is taken then.
+    #[doc(hidden)] // For Tidegate's own gates.
+    pub fn check_allowed(
+        &self,
+        requests: &[(&Plan, Key<'_>, Cost)],
+    ) -> Option<SmallVec<[Decision; 4]>> {
+        let mut places = ArrayVec::<(usize, &Plan, KeyLocation<'_>, Cost), SLOTS>::new();
+        for (index, (plan, key, cost)) in requests.iter().enumerate() {
+            let place = self.place(plan, *key);
+            place.prefetch();
+            places.try_push((index, plan, place, *cost)).ok()?;
+        }
+        // Locks are taken upwards, as everywhere.
+        places.sort_unstable_by_key(|(_, _, place, _)| place.home());
+        let now = self.table.clock().now().as_nanos();
+        let mut asked = ArrayVec::<(LockedLine<'_>, usize, Answer<Slot>), SLOTS>::new();
+        let mut last_home = None;
+        for (_, plan, place, cost) in &places {
+            if last_home == Some(place.home()) {
+                return None;
+            }
+            last_home = Some(place.home());
+            let line = place.lock();
+            let at = line.guess(place.fingerprint)?;
+            let is_here = line.is_at_tagged(at, place.fingerprint);
+            let answer = is_here.then(|| plan.answer(&line, at, now, cost.thousandths()))??;
+            answer.taken?;
+            asked.push((line, at, answer));
+        }
+        let mut decisions: SmallVec<[Decision; 4]> = SmallVec::new();
+        let mut sweeps = 0;
+        for ((_, plan, _, _), (line, at, answer)) in places.iter().zip(&mut asked) {
+            if let Some(slot) = answer.taken {
+                line.write(*at, slot);
+            }
+            line.admit(*at);
+            sweeps += u32::from(line.visit());
+            decisions.push(decision_of(answer, plan.capacity()));
+        }
+        drop(asked);
+        (0..sweeps).for_each(|_| self.table.sweep(now));
+        let in_order = (0..requests.len()).map(|index| {
+            let place = places.iter().position(|(own, ..)| *own == index);
+            decisions.get(place?).copied()
+        });
+        in_order.collect()
     }
 
     /// Decides like [`check`](Self::check), and returns where an admitted request is counted.
@@ -463,6 +514,13 @@ impl Store for MemoryStore {
         let mut decisions = Vec::new();
         self.check_many(plan, requests.iter().copied(), &mut decisions);
         decisions.into_iter().map(Ok).collect()
+    }
+
+    fn check_allowed(
+        &self,
+        requests: &[(&Plan, Key<'_>, Cost)],
+    ) -> Option<SmallVec<[Decision; 4]>> {
+        self.check_allowed(requests)
     }
 
     async fn check_each(

@@ -8,7 +8,8 @@ use super::entry_update::{Change, EntryUpdate, EntryUse, InPlace, UpdateContext}
 use super::packed::{Packed, answer_in_slot};
 use super::plan::CounterPlan;
 use crate::algorithm::{
-    Algorithm, StateChange, Step, StepState, charge, decide, is_from_future, peek, probe, refund,
+    Algorithm, Answer, StateChange, Step, StepState, charge, decide, is_from_future, peek, probe,
+    refund,
 };
 use crate::cost::Cost;
 use crate::decision::{Decision, OutcomeKind};
@@ -78,29 +79,32 @@ fn check_in_place<A: Packed>(
     cost: u64,
 ) -> Option<(InPlace, Decision)> {
     let answer = answer_in_slot(step, slot, now, cost)?;
-    let (kind, change) = match answer.taken {
-        Some(Slot { time, amount, .. }) => {
-            let change = if A::HAS_AMOUNT {
-                InPlace::TimeAndAmount(time, amount)
-            } else {
-                InPlace::Time(time)
-            };
-            (OutcomeKind::Allowed, change)
-        }
-        None => (OutcomeKind::Denied, InPlace::Denied),
+    let change = match answer.taken {
+        Some(Slot { time, amount, .. }) if A::HAS_AMOUNT => InPlace::TimeAndAmount(time, amount),
+        Some(Slot { time, .. }) => InPlace::Time(time),
+        None => InPlace::Denied,
     };
-    let decision = Decision {
+    Some((change, decision_of(&answer, step.capacity())))
+}
+
+/// Returns the decision of a policy of one limit.
+#[inline(always)]
+pub(super) fn decision_of(answer: &Answer<Slot>, capacity: u64) -> Decision {
+    let kind = match answer.taken {
+        Some(_) => OutcomeKind::Allowed,
+        None => OutcomeKind::Denied,
+    };
+    Decision {
         kind,
         wait: answer.wait,
         reset_after: answer.reset_after,
         limit_reset_after: answer.reset_after,
         // Capacities are at most 10^9.
-        limit: step.capacity() as u32,
+        limit: capacity as u32,
         remaining: answer.remaining as u32,
         limit_index: 0,
         degraded: None,
-    };
-    Some((change, decision))
+    }
 }
 
 /// A sliding_window_counter that fits in a slot. A larger limit may have left a record, which is

@@ -1,6 +1,6 @@
 //! The states of one limit as stored in a slot: 64 bits of time and 48 bits of amount.
 
-use super::cache_line::{AMOUNT_BITS, Kind, Slot};
+use super::cache_line::{AMOUNT_BITS, Kind, LockedLine, Slot};
 use crate::algorithm::{
     Algorithm, Answer, Bucket, BucketState, CounterState, FixedWindow, SlidingWindowCounter, Span,
     WindowState,
@@ -44,6 +44,19 @@ pub(super) fn answer_in_slot<A: Packed>(
         remaining: answer.remaining,
         reset_after: answer.reset_after,
     })
+}
+
+/// Like [`answer_in_slot`], with the slot, for a slot of any kind.
+#[inline(always)]
+pub(super) fn answer_at<A: Packed>(
+    step: &A,
+    line: &LockedLine<'_>,
+    at: usize,
+    now: u64,
+    cost: u64,
+) -> Option<(Slot, Answer<Slot>)> {
+    let slot = line.slot_of_kind(at, A::KIND)?;
+    Some((slot, answer_in_slot(step, slot, now, cost)?))
 }
 
 /// A part is below 10^12, 40 bits. The denominator's tag is stored above it.

@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use super::cache_line::{LockedLine, Slot};
 use super::fingerprint::{Fingerprint, Fingerprinter};
-use super::packed::LARGEST_PACKED_COUNT;
+use super::packed::{LARGEST_PACKED_COUNT, answer_at};
 use super::several::{Fingerprints, SeveralPlan};
-use crate::algorithm::{Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole};
+use crate::algorithm::{
+    Algorithm, Answer, Bucket, FixedWindow, Fractional, SlidingWindowCounter, Step, Whole,
+};
 use crate::key::Key;
 use crate::policy::Policy;
 
@@ -80,6 +83,36 @@ impl Plan {
         match &self.layout {
             Layout::Several(plan) => plan.fingerprints(key),
             _ => std::iter::once(key).collect(),
+        }
+    }
+
+    /// Answers a check of one limit in its slot, see [`answer_in_slot`]. Returns `None` for several
+    /// limits and for records.
+    pub(super) fn answer(
+        &self,
+        line: &LockedLine<'_>,
+        at: usize,
+        now: u64,
+        cost: u64,
+    ) -> Option<Answer<Slot>> {
+        match &self.layout {
+            Layout::WholeBucket(step) => answer_at(step, line, at, now, cost),
+            Layout::Bucket(step) => answer_at(step, line, at, now, cost),
+            Layout::FixedWindow(step) => answer_at(step, line, at, now, cost),
+            Layout::Counter(step) => answer_at(&step.packed, line, at, now, cost),
+            Layout::Several(_) | Layout::Record(_) => None,
+        }
+        .map(|(_, answer)| answer)
+    }
+
+    /// Returns the capacity of the only limit.
+    pub(super) fn capacity(&self) -> u64 {
+        match &self.layout {
+            Layout::WholeBucket(step) => step.capacity(),
+            Layout::Bucket(step) => step.capacity(),
+            Layout::FixedWindow(step) => step.capacity(),
+            Layout::Counter(step) => step.packed.capacity(),
+            Layout::Several(_) | Layout::Record(_) => 0,
         }
     }
 

@@ -9,7 +9,7 @@ use super::cache_line::{Kind, LockedLine, SLOTS, Slot};
 use super::entry_update::{Change, UpdateContext};
 use super::fingerprint::{Fingerprint, Fingerprinter};
 use super::operation::{Operation, OperationResult, is_worth_writing, run_now};
-use super::packed::{LARGEST_PACKED_COUNT, Packed, answer_in_slot};
+use super::packed::{LARGEST_PACKED_COUNT, Packed, answer_at};
 use super::probe::Probe;
 use super::table::{KeyLocation, Table, apply};
 use crate::algorithm::{Algorithm, Answer, Step, StepState};
@@ -130,7 +130,7 @@ struct Asked {
 }
 
 /// Checks all limits in one line. Returns `None` if an entry is not there, or in any other case
-/// that [`answer_in_slot`] leaves out.
+/// that [`Algorithm::answer`] leaves out.
 #[inline(always)]
 fn check_in_line(
     line: &mut LockedLine<'_>,
@@ -225,18 +225,6 @@ fn answer_of(
         Step::SlidingWindowCounter(step) => answer_at(step, line, at, now, cost),
         Step::SlidingWindowLog(_) => None,
     }
-}
-
-#[inline(always)]
-fn answer_at<A: Packed>(
-    step: &A,
-    line: &LockedLine<'_>,
-    at: usize,
-    now: u64,
-    cost: u64,
-) -> Option<(Slot, Answer<Slot>)> {
-    let slot = line.slot_of_kind(at, A::KIND)?;
-    Some((slot, answer_in_slot(step, slot, now, cost)?))
 }
 
 /// Runs an operation on the states of all limits. Returns the changes of their entries.

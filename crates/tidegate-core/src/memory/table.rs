@@ -91,6 +91,11 @@ impl<'a> KeyLocation<'a> {
         self.line.lock()
     }
 
+    /// Returns the number of the home line.
+    pub(super) fn home(&self) -> usize {
+        self.home
+    }
+
     /// Prefetches the line.
     #[inline]
     pub(super) fn prefetch(self) {
