@@ -57,7 +57,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
                 return Action::Deny(verdict, Some(excess));
             }
         };
-        let mut pending = PendingCharge::new(receipt, self.actual_cost(), self.settled());
+        let mut pending = PendingCharge::new(*receipt, self.actual_cost(), self.settled());
         pending.set_queued(!delay.is_zero());
         let pending = Some(Box::new(pending));
         let admitted = Admitted { verdict, pending };

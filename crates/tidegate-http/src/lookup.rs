@@ -10,8 +10,9 @@ use crate::key::KeyBytes;
 use crate::limit_rule::LimitRule;
 use crate::limits::Limits;
 
-/// The verdict of a gate, and a receipt if the limits need one.
-pub type CheckResult<S> = Result<(Verdict, Option<Receipt<S>>), CheckError>;
+/// The verdict of a gate, and a receipt if the limits need one. The receipt is boxed: results are
+/// moved, and most have none.
+pub type CheckResult<S> = Result<(Verdict, Option<Box<Receipt<S>>>), CheckError>;
 
 /// The check of a request: skipped, decided in memory, or to be sent to the store.
 #[derive(Debug)]
@@ -112,7 +113,7 @@ impl<F: Framework, S: Store> Limits<F, S> {
     pub(crate) async fn decide(&self, subjects: &[Subject<'_>]) -> CheckResult<S> {
         if self.wants_receipt() {
             let (verdict, receipt) = self.gate().admit(subjects).await?;
-            Ok((verdict, Some(receipt)))
+            Ok((verdict, Some(Box::new(receipt))))
         } else if self.reports_every_limit() {
             Ok((self.gate().decide_with_limits(subjects).await?, None))
         } else {
