@@ -1,4 +1,5 @@
-//! Records that do not fit in a slot: logs, and the states of policies with several limits.
+//! Records that do not fit in a slot: logs, large counters, and the states of policies with a log or
+//! more than four limits.
 //!
 //! Records are stored by group, and their bytes are counted by group, so that the table can keep
 //! them within a budget in which each group has a share. A record is only found by the fingerprint

@@ -1,5 +1,4 @@
-//! The byte budget for records: logs, and policies of several limits, which do not fit in the
-//! table.
+//! The byte budget for records: logs, and other states that do not fit in the table.
 //!
 //! Each group has an equal share of the budget. Records of a group below its share are not evicted.
 //! If large records exceed the budget, they are evicted before the many small ones.

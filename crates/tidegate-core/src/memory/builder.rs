@@ -26,7 +26,8 @@ const MIN_RECORD_BYTES: u64 = 64 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Stored keys, including expired ones that have not been swept yet.
+    /// Stored keys, including expired ones that have not been swept yet. A key under a policy of two
+    /// to four limits counts once for each limit.
     pub keys: u64,
     /// The maximum number of keys.
     pub max_keys: u64,
@@ -93,7 +94,8 @@ impl MemoryStoreBuilder {
         }
     }
 
-    /// Sets the maximum number of keys, a hard bound on memory. The default is 1,000,000.
+    /// Sets the maximum number of keys, a hard bound on memory. The default is 1,000,000. A key under
+    /// a policy of two to four limits counts once for each limit.
     ///
     /// # Examples
     ///
@@ -112,8 +114,8 @@ impl MemoryStoreBuilder {
 
     /// Sets the maximum bytes of records beside the table.
     ///
-    /// A log takes about 16 bytes for each instant at which a request was admitted. A policy of
-    /// several limits takes about 60 bytes per limit. The default is 256 bytes per key of
+    /// A log takes about 16 bytes for each instant at which a request was admitted. A policy of more
+    /// than four limits takes about 60 bytes per limit. The default is 256 bytes per key of
     /// `max_keys`, and at least 64 MiB. A full budget evicts records like a full table evicts keys.
     /// A single record may exceed it.
     ///

@@ -1,7 +1,7 @@
 //! The in-memory store.
 //!
-//! `table` and `cache_line` hold the entries, `arena` the records that do not fit. `evict` and `budget`
-//! bound both. `operation` runs the algorithms on the entries. `snapshot` writes and reads everything.
+//! `table` and `cache_line` hold the entries, `arena` the records that do not fit. `several` handles
+//! policies of several limits, with an entry for each. `evict` and `budget` bound both. `operation` runs the algorithms on the entries. `snapshot` writes and reads everything.
 
 mod arena;
 mod budget;
@@ -66,7 +66,10 @@ const BATCH: usize = 32;
 ///
 /// **Memory.** A key is stored as a keyed 128-bit fingerprint with its state: 46 bytes per key of
 /// `max_keys`, whatever its length. The table is reserved at once and never grows; the system maps
-/// its pages on first use. A `sliding_window_log`, a policy of several limits and a
+/// its pages on first use. Under a policy of two to four limits, a key has an entry for each, and
+/// counts as that many keys.
+///
+/// A `sliding_window_log`, a policy that contains one, a policy of more than four limits and a
 /// `sliding_window_counter` above 8,589,934 do not fit in the table. They are stored as records
 /// beside it, within a byte budget ([`MemoryStoreBuilder::max_record_bytes`]).
 ///

@@ -5,8 +5,10 @@ use tidegate_core::{Algorithm, Limit, Policy};
 
 /// Resident bytes of a key in the memory store at `max_keys`: a slot, and the free ones beside it.
 const SLOT: u64 = 46;
-/// The same for a policy of several limits, whose state does not fit a slot.
-const SEVERAL_LIMITS: u64 = 250;
+/// The same for a policy whose state is a record: a log beside other limits, or more than four.
+const RECORD: u64 = 250;
+/// The most limits with a slot each.
+const MOST_SLOTS: usize = 4;
 /// The same for a log without entries.
 const LOG: u64 = 330;
 /// The largest size of one log entry in memory.
@@ -47,7 +49,10 @@ impl Footprint {
         let memory = match limits {
             [limit] if is_log(limit) => LOG,
             [limit] if fits_slot(limit) => SLOT,
-            _ => SEVERAL_LIMITS + if has_log { LOG - SLOT } else { 0 },
+            _ if has_log => RECORD + LOG - SLOT,
+            [_] => RECORD,
+            _ if limits.len() > MOST_SLOTS => RECORD,
+            _ => SLOT * limits.len() as u64,
         };
         let more = REDIS_SECOND + REDIS_MORE * (limits.len() as u64).saturating_sub(2);
         let redis = match limits {
