@@ -45,26 +45,28 @@ pub(super) fn measure() {
         after.evictions - before.evictions,
     );
     println!("\nA8: 5M keys; {expired} expired and {evicted} were evicted during the run.");
-    println!("Bars: slowest check 1 ms; rate of the slowest 100 ms at least 0.5 of the median.\n");
     println!(
-        "| load | slowest check | 99.99 % of checks below | slowest 100 ms / median |\n|---|---:|---:|---:|"
+        "Bars: 99.999 % of checks take no longer than without expiry; rate of the slowest 100 ms at \
+         least 0.5 of the median.\n"
+    );
+    println!(
+        "| load | slowest check | 99.999 % of checks below | 99.99 % | slowest 100 ms / median |\n\
+         |---|---:|---:|---:|---:|"
     );
     for (name, figures) in [("no key expires", quiet), ("a million keys expire", busy)] {
         let spread = Spread::of(&figures.rates);
-        let (slowest, most) = (
-            figures.slowest.as_nanos() as f64 / 1e3,
-            figures.nearly_all.as_nanos() as f64 / 1e3,
-        );
+        let [slowest, five_nines, four_nines] =
+            figures.slowest.map(|time| time.as_nanos() as f64 / 1e3);
         println!(
-            "| {name} | {slowest:.0} µs | {most:.1} µs | {:.2} |",
+            "| {name} | {slowest:.0} µs | {five_nines:.1} µs | {four_nines:.1} µs | {:.2} |",
             spread.least / spread.median
         );
     }
 }
 
 struct Figures {
-    slowest: Duration,
-    nearly_all: Duration,
+    /// The time that all, 99.999 % and 99.99 % of the checks take at most.
+    slowest: [Duration; 3],
     rates: Vec<f64>,
 }
 
@@ -94,8 +96,7 @@ fn run(limiter: &Limiter, newcomers: &Limiter, duration: Duration) -> Figures {
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
     Figures {
-        slowest: at(1.0),
-        nearly_all: at(0.9999),
+        slowest: [1.0, 0.99999, 0.9999].map(at),
         rates: samples,
     }
 }
