@@ -841,3 +841,35 @@ fn a5_one_key_in_two_shared_tiers_is_rejected() {
     };
     assert_eq!(passed(&gate(rules())), 5);
 }
+
+/// A request in memory is looked up once, whichever way it is decided.
+#[test]
+fn an_unknown_tier_is_counted_once() {
+    let rules = |limits: &str| Rules::new(limits.parse().unwrap());
+    let policies = PolicySet::new()
+        .with("one", rules("5/minute; fixed_window 9/hour"))
+        .unwrap()
+        .with("other", rules("5/minute"))
+        .unwrap();
+    let gate = Gate::memory(policies);
+    let subject = |policy| Subject {
+        tier: Some("iron"),
+        ..Subject::new(policy, "k")
+    };
+    let unknown = || {
+        gate.counters()
+            .iter()
+            .map(|one| one.unknown_tiers)
+            .sum::<u64>()
+    };
+    for number in 1..=8 {
+        // Allowed at first, on new keys and on stored ones, and denied in the end.
+        let subjects = [subject("one"), subject("other")];
+        let _ = gate.decide(&subjects).into_ready().unwrap().unwrap();
+        assert_eq!(unknown(), 2 * number);
+    }
+    let before = unknown();
+    let check = gate.check("one", "other key").tier("iron").with_limits();
+    assert_eq!(check.now().unwrap().decisions()[0].limits().len(), 2);
+    assert_eq!(unknown(), before + 1);
+}

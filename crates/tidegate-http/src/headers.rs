@@ -197,13 +197,13 @@ pub fn verdict_headers(verdict: &Verdict) -> Headers {
     rate_limit_headers(verdict, format, true, None, &cache)
 }
 
-/// The size of the blocks that header values are cut from.
-const BLOCK: usize = 4_096;
+/// The size of the blocks that header values are cut from. A value that is kept keeps its block.
+const BLOCK: usize = 1_024;
 
 /// Returns the states as a structured list: `"api";r=50;t=30, "login";r=2;t=5`.
 fn list(states: &[LimitState<'_>]) -> Bytes {
     thread_local! {
-        /// The rest of the last block: one allocation for some hundred values.
+        /// The rest of the last block: one allocation for some dozen values.
         static REST: RefCell<BytesMut> = RefCell::default();
     }
     let mut text: SmallVec<[u8; 128]> = SmallVec::new();
@@ -213,13 +213,18 @@ fn list(states: &[LimitState<'_>]) -> Bytes {
         }
         state.write_item(&mut text);
     }
-    REST.with_borrow_mut(|rest| {
+    let cut = REST.try_with(|rest| {
+        let mut rest = rest.try_borrow_mut().ok()?;
         if rest.capacity() < text.len() {
             *rest = BytesMut::with_capacity(BLOCK.max(text.len()));
         }
         rest.extend_from_slice(&text);
-        rest.split().freeze()
-    })
+        Some(rest.split().freeze())
+    });
+    // The thread may be ending.
+    cut.ok()
+        .flatten()
+        .unwrap_or_else(|| Bytes::copy_from_slice(&text))
 }
 
 fn is_reported(decision: &PolicyDecision) -> bool {

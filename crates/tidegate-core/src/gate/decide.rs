@@ -16,10 +16,10 @@ use crate::blocking;
 use crate::cost::Cost;
 use crate::decision::Degraded;
 use crate::key::Key;
-use crate::limiter::{Admissions, CheckError, LimiterRequest, check_all, check_allowed};
+use crate::limiter::{Admissions, CheckError, Limiter, LimiterRequest, check_all, check_allowed};
 use crate::maybe_ready::MaybeReady;
 use crate::store::{Admission, Store, StoreError};
-use crate::subject::{KeyBytes, OwnedSubject, Subject, encoded, plain_key};
+use crate::subject::{EncodedKey, KeyBytes, OwnedSubject, Subject, encoded, plain_key};
 
 /// The result of [`Gate::admit`].
 type Admitted<S> = Result<(Verdict, Receipt<S>), CheckError>;
@@ -85,11 +85,12 @@ impl<S: Store> Gate<S> {
         if self.store().is_remote() {
             return None;
         }
-        let verdict = match subjects {
-            [subject] => self.decide_one(subject, wants_limits),
-            _ => self.decide_several(subjects, wants_limits),
-        };
-        Some(verdict.unwrap_or_else(|| blocking::ready(self.decide_all(subjects, wants_limits))))
+        if let [subject] = subjects
+            && let Some(verdict) = self.decide_one(subject, wants_limits)
+        {
+            return Some(verdict);
+        }
+        Some(self.decide_several(subjects, wants_limits))
     }
 
     /// Decides like [`decide`](Self::decide), and returns the figures of every limit of a policy,
@@ -142,23 +143,31 @@ impl<S: Store> Gate<S> {
             return None;
         }
         // Most keys are stored unchanged.
-        let encoded = match plain_key(subject) {
-            Some(_) => None,
+        let key = match plain_key(subject) {
+            Some(key) => EncodedKey::Plain(key),
             None => match encoded(subject.tenant, &subject.key) {
-                Ok(key) => Some(key),
+                Ok(key) => key,
                 Err(error) => return Some(Err(error.into())),
             },
         };
-        let key = encoded.as_deref().unwrap_or(subject.key.as_bytes());
-        let rule = match policy.rule(key, subject.tier) {
+        // From here on the rule has been looked up, which counts unknown tiers.
+        let rule = match policy.rule(&key, subject.tier) {
             Ok((rule, _)) => rule,
             Err(error) => return Some(Err(error)),
         };
-        let limiter = rule.limiter()?;
-        if wants_limits && limiter.policy().limits().len() > 1 {
-            return None;
-        }
-        let decision = match limiter.check_local(Key::new(key).ok()?, subject.cost) {
+        let is_simple =
+            |limiter: &&Limiter<S>| !wants_limits || limiter.policy().limits().len() == 1;
+        let Some(limiter) = rule.limiter().filter(is_simple) else {
+            let lookup = Lookup {
+                policy,
+                rule,
+                candidate: None,
+                key,
+                cost: subject.cost,
+            };
+            return Some(decide_in_memory(&[lookup], wants_limits));
+        };
+        let decision = match limiter.check_local(Key::new(&key).ok()?, subject.cost) {
             Ok(decision) => decision,
             Err(error) => return Some(Err(error.into())),
         };
@@ -171,36 +180,18 @@ impl<S: Store> Gate<S> {
         }))
     }
 
-    /// Decides a request that several enforced policies without candidates allow, in this process.
-    /// Returns `None` in any other case; nothing is taken then.
+    /// Decides a request under several policies, in this process.
     fn decide_several(
         &self,
         subjects: &[Subject<'_>],
         wants_limits: bool,
-    ) -> Option<Result<Verdict, CheckError>> {
+    ) -> Result<Verdict, CheckError> {
         let policies = self.shared.policies.load();
-        let lookups = match look_up(&policies, subjects) {
-            Ok(lookups) => lookups,
-            Err(error) => return Some(Err(error)),
-        };
-        let mut limiters: SmallVec<[LimiterRequest<'_, S>; 4]> = SmallVec::new();
-        for lookup in &lookups {
-            let limiter = lookup.enforced().filter(|_| lookup.candidate.is_none())?;
-            if wants_limits && limiter.policy().limits().len() > 1 {
-                return None;
-            }
-            limiters.push(lookup.request(limiter).ok()?);
+        let lookups = look_up(&policies, subjects)?;
+        match decide_allowed(&lookups, wants_limits) {
+            Some(verdict) => Ok(verdict),
+            None => decide_in_memory(&lookups, wants_limits),
         }
-        let decisions = check_allowed(&limiters)?;
-        let decisions = lookups.iter().zip(decisions).map(|(lookup, decision)| {
-            if lookup.cost > Cost::ZERO {
-                lookup.policy.counters().count_enforced(&decision);
-            }
-            PolicyDecision::limited(&lookup.rule.label, decision)
-        });
-        Some(Ok(Verdict {
-            decisions: decisions.collect(),
-        }))
     }
 
     /// Decides like [`decide`](Self::decide) and returns a receipt, which gives back or corrects
@@ -273,6 +264,36 @@ struct PolicyClaims {
 }
 
 type AllClaims = SmallVec<[PolicyClaims; 2]>;
+
+/// Decides a request that several enforced policies without candidates allow, in this process.
+/// Returns `None` in any other case; nothing is taken then.
+fn decide_allowed<S: Store>(lookups: &[Lookup<'_, S>], wants_limits: bool) -> Option<Verdict> {
+    let mut limiters: SmallVec<[LimiterRequest<'_, S>; 4]> = SmallVec::new();
+    for lookup in lookups {
+        let limiter = lookup.enforced().filter(|_| lookup.candidate.is_none())?;
+        if wants_limits && limiter.policy().limits().len() > 1 {
+            return None;
+        }
+        limiters.push(lookup.request(limiter).ok()?);
+    }
+    let decisions = check_allowed(&limiters)?;
+    let decisions = lookups.iter().zip(decisions).map(|(lookup, decision)| {
+        lookup.policy.counters().count_enforced(&decision);
+        PolicyDecision::limited(&lookup.rule.label, decision)
+    });
+    Some(Verdict {
+        decisions: decisions.collect(),
+    })
+}
+
+/// Decides on a store in this process, whose futures are ready.
+fn decide_in_memory<S: Store>(
+    lookups: &[Lookup<'_, S>],
+    wants_limits: bool,
+) -> Result<Verdict, CheckError> {
+    let (verdict, _) = blocking::ready(decide_lookups(lookups, wants_limits))?;
+    Ok(verdict)
+}
 
 async fn decide_lookups<S: Store>(
     lookups: &[Lookup<'_, S>],

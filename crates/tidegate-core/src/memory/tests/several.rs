@@ -132,3 +132,55 @@ fn snapshots_hold_several_limits() {
     let [before, after] = [&limiter, &restored].map(|of| of.peek("k").with_limits().now().unwrap());
     assert_eq!(before, after);
 }
+
+/// A request on several keys that all allow it is decided in place, as `admit` decides it.
+#[test]
+fn several_keys_are_decided_in_place_as_otherwise() {
+    let mut random = fastrand::Rng::with_seed(12);
+    let clock = ManualClock::new();
+    let [in_place, general] = [Secret([0, 1]), Secret([2, 3])].map(|secret| {
+        let builder = MemoryStore::builder().max_keys(1_000).clock(clock.clone());
+        builder.build_with(secret).unwrap()
+    });
+    let policies = [
+        "7/second burst=30",
+        "fixed_window 40 per 2 s",
+        "sliding_window_counter 900/minute",
+    ];
+    let plans = |store: &MemoryStore| policies.map(|text| store.plan(&text.parse().unwrap(), ""));
+    let (plans, general_plans) = (plans(&in_place), plans(&general));
+    let (mut taken, mut denied) = (0, 0);
+    for step in 0..20_000 {
+        clock.advance(Duration::from_millis(random.u64(0..40)));
+        let first = random.u8(b'a'..b'e');
+        let cost = Cost::from_thousandths(random.u64(0..6) * 500).unwrap();
+        let (count, keys) = (random.usize(1..=3), [[first], [first + 1], [b'z']]);
+        let decide = |plans: &[Plan; 3], store: &MemoryStore, is_in_place: bool| {
+            let keys = keys.iter().map(|key| Key::new(key).unwrap());
+            let requests = plans.iter().zip(keys).take(count);
+            let requests: Vec<_> = requests.map(|(plan, key)| (plan, key, cost)).collect();
+            let quick = is_in_place
+                .then(|| store.check_allowed(&requests))
+                .flatten();
+            let is_quick = quick.is_some();
+            let decisions = quick.map_or_else(
+                || {
+                    store
+                        .admit(&requests)
+                        .into_iter()
+                        .map(|one| one.decision)
+                        .collect()
+                },
+                SmallVec::into_vec,
+            );
+            (decisions, is_quick)
+        };
+        let (decisions, is_quick) = decide(&plans, &in_place, true);
+        let (expected, _) = decide(&general_plans, &general, false);
+        assert_eq!(decisions, expected, "step {step}");
+        taken += u32::from(is_quick);
+        denied += u32::from(expected.iter().any(Decision::is_denied));
+    }
+    assert!(taken > 5_000 && denied > 1_000, "{taken} {denied}");
+    in_place.table.assert_sound();
+}
