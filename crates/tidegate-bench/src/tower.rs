@@ -32,8 +32,10 @@ pub(crate) struct Options {
     clients: u32,
 }
 
-/// The most that a layer may add.
-const BAR_NS: f64 = 2_000.0;
+/// The most that a layer without headers may add.
+const NO_HEADERS_BAR_NS: f64 = 250.0;
+/// The most that a second policy may cost, as a multiple of one.
+const TWO_POLICIES_BAR: f64 = 1.6;
 
 /// High enough that no request is denied.
 const POLICY: &str = "1000000/second";
@@ -80,20 +82,27 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     println!(
         "| contender | ns per request | added ns | bar | added allocations |\n|---|---:|---:|---:|---:|"
     );
+    let added = |index: usize| {
+        let pairs = figures[index].iter().zip(&figures[0]);
+        Spread::of(
+            &pairs
+                .map(|(figure, bare)| figure - bare)
+                .collect::<Vec<_>>(),
+        )
+    };
     for (index, ((name, _), figure)) in contenders.iter().zip(&figures).enumerate() {
-        let added: Vec<f64> = figure
-            .iter()
-            .zip(&figures[0])
-            .map(|(figure, bare)| figure - bare)
-            .collect();
-        let added = Spread::of(&added);
-        let has_bar = (1..=3).contains(&index);
-        let missed = if added.median > BAR_NS { " missed" } else { "" };
-        let bar = if has_bar {
-            format!("{BAR_NS:.0}{missed}")
-        } else {
-            String::new()
+        let bar = match index {
+            // tower_governor with its headers is the last one.
+            1 => Some(added(contenders.len() - 1).median),
+            2 => Some(NO_HEADERS_BAR_NS),
+            3 => Some(TWO_POLICIES_BAR * added(1).median),
+            _ => None,
         };
+        let added = added(index);
+        let bar = bar.map_or(String::new(), |bar| {
+            let missed = if added.median > bar { " missed" } else { "" };
+            format!("{bar:.0}{missed}")
+        });
         let count = allocations[index] - allocations[0];
         println!(
             "| {name} | {:.0} | {added:.0} | {bar} | {count:.2} |",
