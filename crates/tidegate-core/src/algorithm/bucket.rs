@@ -45,13 +45,13 @@ pub(crate) struct Bucket<S> {
     /// [`with_any_rate`](Self::with_any_rate).
     has_any_rate: bool,
     numbers: BucketNumbers,
+    /// The burst in units.
+    capacity: u64,
+    /// The largest cost that [`answer`](Algorithm::answer) handles.
+    answered_cost: u64,
     /// Set if the sum of two times in parts of the denominator fits in 64 bits. The fields below are
     /// valid only then.
     is_narrow: bool,
-    /// The largest cost that [`answer`](Algorithm::answer) handles.
-    answered_cost: u64,
-    /// The burst in units.
-    capacity: u64,
     unit_parts: Divisor,
     full_parts: u64,
     /// The latest free-again time that is not from the future.

@@ -279,10 +279,15 @@ impl LockedLine<'_> {
 
     #[inline(always)]
     pub(super) fn slot(&self, at: usize) -> Slot {
+        self.slot_as(at, self.kind(at))
+    }
+
+    #[inline(always)]
+    fn slot_as(&self, at: usize, kind: Kind) -> Slot {
         let low = u64::from(self.line.amount_low[at].load(Ordering::Relaxed));
         let high = u64::from(self.line.amount_high[at].load(Ordering::Relaxed));
         Slot {
-            kind: self.kind(at),
+            kind,
             time: self.line.time[at].load(Ordering::Relaxed),
             amount: high << 32 | low,
         }
@@ -295,16 +300,7 @@ impl LockedLine<'_> {
             Kind::Counter => &COUNTER_KINDS,
             _ => &PLAIN_KINDS,
         };
-        if self.header & KIND_MASKS[at] != kinds[at] {
-            return None;
-        }
-        let low = u64::from(self.line.amount_low[at].load(Ordering::Relaxed));
-        let high = u64::from(self.line.amount_high[at].load(Ordering::Relaxed));
-        Some(Slot {
-            kind,
-            time: self.line.time[at].load(Ordering::Relaxed),
-            amount: high << 32 | low,
-        })
+        (self.header & KIND_MASKS[at] == kinds[at]).then(|| self.slot_as(at, kind))
     }
 
     /// Returns the occupied slots with their indexes.

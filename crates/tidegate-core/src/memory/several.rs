@@ -8,12 +8,12 @@ use arrayvec::ArrayVec;
 use super::cache_line::{Kind, LockedLine, SLOTS, Slot};
 use super::entry_update::{Change, UpdateContext};
 use super::fingerprint::{Fingerprint, Fingerprinter};
-use super::operation::{Operation, OperationResult, is_worth_writing, run_now};
+use super::operation::{Operation, OperationResult, decision_of, is_worth_writing, run_now};
 use super::packed::{LARGEST_PACKED_COUNT, Packed, answer_at};
 use super::probe::Probe;
 use super::table::{KeyLocation, Table, apply};
 use crate::algorithm::{Algorithm, Answer, Step, StepState};
-use crate::decision::{Decision, OutcomeKind};
+use crate::decision::Decision;
 use crate::identity::BucketNumbers;
 use crate::policy::Policy;
 use crate::record::Record;
@@ -174,14 +174,10 @@ fn check_in_line(
     }
     let answer = &asked[tightest].answer;
     Some(Decision {
-        kind: OutcomeKind::Allowed,
         wait: delay,
         reset_after,
-        limit_reset_after: answer.reset_after,
-        limit: plan.steps[tightest].capacity() as u32,
-        remaining: answer.remaining as u32,
         limit_index: tightest as u32,
-        degraded: None,
+        ..decision_of(answer, plan.steps[tightest].capacity())
     })
 }
 
@@ -197,16 +193,10 @@ fn denied_decision(plan: &SeveralPlan, asked: &[Asked], index: usize, now: u64) 
             None => one.answer.reset_after,
             Some(_) => step.reset_after(&unpacked(step, one.slot), now),
         });
-    let answer = &asked[index].answer;
     Decision {
-        kind: OutcomeKind::Denied,
-        wait: answer.wait,
         reset_after: reset_after.max().unwrap_or(0),
-        limit_reset_after: answer.reset_after,
-        limit: plan.steps[index].capacity() as u32,
-        remaining: answer.remaining as u32,
         limit_index: index as u32,
-        degraded: None,
+        ..decision_of(&asked[index].answer, plan.steps[index].capacity())
     }
 }
 
