@@ -38,6 +38,8 @@ pub struct Decision {
     pub(crate) remaining: u32,
     pub(crate) limit_index: u32,
     pub(crate) degraded: Option<Degraded>,
+    /// Set if quota leases make the figures estimates.
+    pub(crate) is_leased: bool,
 }
 
 /// Prints the fields under the names of the accessor methods.
@@ -51,6 +53,7 @@ impl std::fmt::Debug for Decision {
             .field("limit_index", &self.limit_index)
             .field("limit_reset_after", &self.limit_reset_after())
             .field("degraded", &self.degraded)
+            .field("is_leased", &self.is_leased)
             .finish()
     }
 }
@@ -535,6 +538,28 @@ impl Decision {
     #[must_use]
     pub const fn degraded(&self) -> Option<Degraded> {
         self.degraded
+    }
+
+    /// Returns `true` if the policy uses quota leases, so that the figures are estimates.
+    ///
+    /// Quota that processes have leased counts as used until they give it back. The remaining
+    /// amount may therefore be higher, and the wait shorter, than reported. Whether the request is
+    /// allowed is no estimate.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let limiter = Limiter::memory("100/day".parse()?);
+    /// // Only a Redis store with `lease=` in its URL uses leases.
+    /// assert!(!limiter.check("user:42").now()?.is_leased());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    #[must_use]
+    pub const fn is_leased(&self) -> bool {
+        self.is_leased
     }
 
     /// Returns `true` if the figures are meaningful.

@@ -29,6 +29,8 @@ pub struct StoreHealth {
     pub latency: Latency,
     /// The last error, as text.
     pub last_error: Option<String>,
+    /// The quota that this process has leased. All zero without leases.
+    pub leases: LeaseHealth,
 }
 
 impl StoreHealth {
@@ -46,8 +48,25 @@ impl StoreHealth {
             waiting: 0,
             latency,
             last_error: None,
+            leases: LeaseHealth::default(),
         }
     }
+}
+
+/// The quota that a process has leased from a store. Amounts are in thousandths of a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseHealth {
+    /// The number of keys with a lease.
+    pub keys: u64,
+    /// The leased quota that is not spent yet. Other processes cannot use it.
+    pub held: u64,
+    /// The quota leased so far.
+    pub granted: u64,
+    /// The quota given back unspent.
+    pub returned: u64,
+    /// The quota that was neither spent nor given back: the lease lapsed, or its reply was lost.
+    pub lapsed: u64,
 }
 
 /// The state of a store's circuit breaker. With several nodes, the worst of them.

@@ -50,7 +50,7 @@ pub use gate::{
 };
 #[doc(hidden)]
 pub use health::Histogram;
-pub use health::{Breaker, LATENCY_BOUNDS, Latency, StoreHealth};
+pub use health::{Breaker, LATENCY_BOUNDS, Latency, LeaseHealth, StoreHealth};
 #[doc(hidden)]
 pub use identity::{BucketNumbers, identity};
 pub use key::{AsKey, EmptyKey, IntoKey, Key, KeyBuf, KeyPart};

@@ -139,6 +139,7 @@ pub struct Rules {
     pub(crate) rejects_unknown_tiers: bool,
     pub(crate) candidate: Option<Policy>,
     pub(crate) failure: Option<FailurePolicy>,
+    pub(crate) has_leases: bool,
 }
 
 /// The rule for one key, whatever its tier.
@@ -181,6 +182,7 @@ impl Rules {
             rejects_unknown_tiers: false,
             candidate: None,
             failure: None,
+            has_leases: true,
         }
     }
 
@@ -373,6 +375,40 @@ impl Rules {
     pub fn failure_policy(mut self, failure: FailurePolicy) -> Self {
         self.failure = Some(failure);
         self
+    }
+
+    /// Decides every request in the store, also if the store's URL has `lease=`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{PolicySet, Rules};
+    ///
+    /// let login = Rules::new("sliding_window_log 5/hour".parse()?).without_leases();
+    /// let policies = PolicySet::new().with("login", login)?;
+    /// assert!(policies.rules("login").is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn without_leases(mut self) -> Self {
+        self.has_leases = false;
+        self
+    }
+
+    /// Returns the policies that may use quota leases: all, or none.
+    #[doc(hidden)] // For Tidegate's own stores.
+    pub fn leased_policies(&self) -> impl Iterator<Item = &Policy> {
+        let exceptions = self
+            .exceptions
+            .values()
+            .filter_map(|exception| match exception {
+                Exception::Policy(policy) => Some(policy),
+                Exception::Unlimited | Exception::Blocked => None,
+            });
+        std::iter::once(&self.default)
+            .chain(self.tiers.values())
+            .chain(&self.candidate)
+            .chain(exceptions)
+            .filter(|_| self.has_leases)
     }
 
     /// Returns the default policy.

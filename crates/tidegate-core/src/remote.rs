@@ -4,11 +4,12 @@
 //! figure of the decision is computed here, by the code that the memory store runs.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use crate::algorithm::{Claim, CounterState, LogState, Step, StepState, WindowState, gcd};
 use crate::clock::Timestamp;
 use crate::cost::Cost;
-use crate::decision::Decision;
+use crate::decision::{Decision, OutcomeKind};
 use crate::key::Key;
 use crate::policy::{Algorithm, Limit, Policy};
 use crate::record::{Record, Settlement};
@@ -61,6 +62,39 @@ pub async fn check_in_order<S: Store + ?Sized>(
     match failure {
         Some(error) if !is_denied => Err(error),
         _ => Ok(admissions),
+    }
+}
+
+/// Returns a decision whose figures are marked as estimates.
+pub fn leased(decision: Decision) -> Decision {
+    Decision {
+        is_leased: true,
+        ..decision
+    }
+}
+
+/// Returns the decision of a request that was admitted from a lease.
+///
+/// `granted` is the decision that granted the lease, `left` the units left in it and `delay` the
+/// request's delay in a leaky bucket's queue. All durations are shorter by `elapsed`.
+pub fn admitted_from_lease(
+    granted: &Decision,
+    left: u64,
+    delay: Duration,
+    elapsed: Duration,
+) -> Decision {
+    let elapsed = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    let remaining = u64::from(granted.remaining).saturating_add(left);
+    Decision {
+        kind: OutcomeKind::Allowed,
+        wait: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX),
+        reset_after: granted.reset_after.saturating_sub(elapsed),
+        limit_reset_after: granted.limit_reset_after.saturating_sub(elapsed),
+        remaining: u32::try_from(remaining)
+            .unwrap_or(u32::MAX)
+            .min(granted.limit),
+        is_leased: true,
+        ..*granted
     }
 }
 

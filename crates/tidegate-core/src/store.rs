@@ -87,6 +87,20 @@ pub trait Store: Send + Sync + 'static {
     /// a name.
     fn plan(&self, policy: &Policy, namespace: &str) -> Self::Plan;
 
+    /// Prepares a policy that never uses quota leases, whatever the store's settings.
+    #[doc(hidden)] // For Tidegate's own stores.
+    fn plan_without_lease(&self, policy: &Policy, namespace: &str) -> Self::Plan {
+        self.plan(policy, namespace)
+    }
+
+    /// Admits a request from quota that this process has leased, without asking the store. Returns
+    /// `None` if that is not possible; nothing is taken then.
+    #[doc(hidden)] // For Tidegate's own stores.
+    #[inline]
+    fn check_leased(&self, _: &Self::Plan, _: Key<'_>, _: Cost) -> Option<Decision> {
+        None
+    }
+
     /// Decides a request and, if it is allowed, takes its cost.
     fn check(
         &self,
@@ -244,6 +258,12 @@ pub trait Store: Send + Sync + 'static {
     /// Returns `true` if the store is across a network: a call takes time and may fail.
     fn is_remote(&self) -> bool {
         true
+    }
+
+    /// Gives all leased quota back, for a process that is about to end.
+    #[doc(hidden)] // For Tidegate's own servers.
+    fn give_back_leases(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
     }
 
     /// Runs one of the store's futures on this thread, without an async runtime.

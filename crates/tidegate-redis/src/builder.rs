@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{ManualClock, remote};
+use tidegate_core::{Clock, ManualClock, Policy, remote};
 use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
 use crate::connection::Connection;
 use crate::dial::{Dialer, describe};
 use crate::health::Health;
+use crate::lease::{Leases, cannot_be_leased};
 use crate::operation::ManualTime;
 use crate::runtime::OwnRuntime;
 use crate::store::{RedisStore, Route, Shared};
@@ -209,6 +210,56 @@ impl RedisStoreBuilder {
         self.set(|url| url.settings.manual_time = Some(ManualTime { clock, keep_ms }))
     }
 
+    /// Leases quota of hot keys: this process takes a slice of a key's limit from Redis, and admits
+    /// requests from it without a round trip. The slice of a bucket is spent within `lifetime`,
+    /// from 10 ms to a minute.
+    ///
+    /// Fixed windows are never exceeded. A bucket can exceed its burst by the
+    /// [share](Self::lease_share) that may be leased. Policies with sliding windows cannot be
+    /// leased, and are decided by Redis.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::RedisStore;
+    ///
+    /// let builder = RedisStore::builder("redis://127.0.0.1/")
+    ///     .lease(Duration::from_millis(100))
+    ///     .lease_share(20);
+    /// # let _ = builder;
+    /// ```
+    pub fn lease(self, lifetime: Duration) -> Self {
+        self.set(|url| {
+            url.settings.lease.get_or_insert_default().lifetime = lifetime;
+        })
+    }
+
+    /// Sets the most of a limit that all processes together may have leased, in per cent. The
+    /// default is 10.
+    pub fn lease_share(self, per_cent: u8) -> Self {
+        self.set(|url| {
+            url.settings.lease.get_or_insert_default().share = u64::from(per_cent);
+        })
+    }
+
+    /// Checks that the store can lease a policy, if it uses leases.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a limit of the policy is a sliding window.
+    #[doc(hidden)] // For Tidegate's own limiters.
+    pub fn check_lease(&self, policy: &Policy) -> Result<(), String> {
+        let has_leases = self
+            .url
+            .as_ref()
+            .is_ok_and(|url| url.settings.lease.is_some());
+        match cannot_be_leased(policy) {
+            Some(reason) if has_leases => Err(reason),
+            _ => Ok(()),
+        }
+    }
+
     /// Connects in the background, for programs that should start while Redis is unavailable. Until
     /// there is a connection, the failure policy answers.
     ///
@@ -280,7 +331,10 @@ impl RedisStoreBuilder {
                 runtime.clone(),
             )),
         };
+        let clock = settings.manual_time.as_ref();
+        let clock = clock.map_or_else(Clock::system, |manual| manual.clock.clone().into());
         Ok(UnconnectedStore(Shared {
+            leases: Leases::new(clock, Arc::clone(&health)),
             route,
             settings,
             health,

@@ -20,18 +20,32 @@ pub(crate) struct Health {
     last_error: Mutex<Option<CallError>>,
     /// The time of the last refused command, until Redis accepts writes again.
     refused_at: Mutex<Option<Instant>>,
+    /// Counts the events after which Redis may have lost its last writes.
+    epoch: AtomicU64,
 }
 
 /// The time without a refusal after which a write means that Redis accepts writes again.
 const QUIET: Duration = Duration::from_secs(1);
 
 impl Health {
+    /// Records that a connection was lost, so that Redis may have failed over and lost its last
+    /// writes.
+    pub(crate) fn connection_lost(&self) {
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns a number that changes whenever Redis may have lost its last writes.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
     pub(crate) fn breaker_opened(&self) {
         self.breaker_openings.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn reconnected(&self) {
         self.reconnects.fetch_add(1, Ordering::Relaxed);
+        self.connection_lost();
     }
 
     pub(crate) fn failed_to_connect(&self) {

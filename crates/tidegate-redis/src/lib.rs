@@ -16,6 +16,7 @@ mod dial;
 mod error;
 mod health;
 mod key;
+mod lease;
 mod operation;
 mod plan;
 mod rate;

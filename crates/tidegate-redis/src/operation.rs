@@ -16,6 +16,8 @@ pub(crate) struct Operation {
     /// The Redis key.
     pub(crate) name: Vec<u8>,
     pub(crate) cost: Cost,
+    /// A check in the same slot that is decided together with this one, all or nothing.
+    pub(crate) beside: Option<Box<Self>>,
 }
 
 /// The kind of an operation.
@@ -57,6 +59,15 @@ impl Operation {
             kind,
             name: plan.name(key),
             cost,
+            beside: None,
+        }
+    }
+
+    /// Creates a check that is decided together with another one, all or nothing.
+    pub(crate) fn together(first: Self, beside: Self) -> Self {
+        Self {
+            beside: Some(Box::new(beside)),
+            ..first
         }
     }
 
@@ -78,7 +89,7 @@ impl Operation {
     pub(crate) fn weight(&self) -> usize {
         match self.kind {
             OperationKind::Settle(_) if self.plan.log_count() > 0 => MAX_BATCH_WEIGHT,
-            _ => self.plan.weight(),
+            _ => self.plan.weight() + self.beside.as_ref().map_or(0, |beside| beside.weight()),
         }
     }
 
@@ -87,6 +98,8 @@ impl Operation {
     pub(crate) fn shares_call_with(&self, other: &Self) -> bool {
         self.kind == other.kind
             && self.kind == OperationKind::Check
+            && self.beside.is_none()
+            && other.beside.is_none()
             && self.plan.is_same(&other.plan)
     }
 }

@@ -1,6 +1,7 @@
 //! A policy prepared for Redis: its script, the numbers of its limits, and the names of its
 //! records.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tidegate_core::remote::{claim_in_micros, stored_limits};
@@ -8,9 +9,11 @@ use tidegate_core::{ANY_RATE, Algorithm, BucketNumbers, Claim, Cost, Key, Limit,
 
 use crate::command::command;
 use crate::key;
+use crate::lease::LeasePlan;
 use crate::operation::{Operation, OperationKind};
 use crate::rate::{Refill, RefillTime, period_us};
 use crate::script::{BatchSize, Script, kind};
+use crate::settings::LeaseSettings;
 
 /// A policy prepared for Redis. [`RedisStore`](crate::RedisStore) creates it. Clones share their
 /// data.
@@ -33,13 +36,33 @@ struct PlanParts {
     log_count: usize,
     keys_per_check: usize,
     weight: usize,
+    lease: Option<LeasePlan>,
+    /// Distinguishes policies in hash tables.
+    seed: u64,
 }
 
 /// The work of a log, which is searched, relative to other limits.
 const LOG_WEIGHT: usize = 8;
 
 impl RedisPlan {
-    pub(crate) fn new(prefix: &str, namespace: &str, policy: &Policy) -> Self {
+    pub(crate) fn new(
+        prefix: &str,
+        namespace: &str,
+        policy: &Policy,
+        lease: Option<&LeaseSettings>,
+    ) -> Self {
+        let stem = key::stem(prefix, namespace, policy);
+        let lease = lease.and_then(|settings| LeasePlan::new(&stem, namespace, policy, settings));
+        Self::with_stem(stem, namespace, policy, lease)
+    }
+
+    /// Creates a plan whose names start with `stem`.
+    pub(crate) fn with_stem(
+        stem: Vec<u8>,
+        namespace: &str,
+        policy: &Policy,
+        lease: Option<LeasePlan>,
+    ) -> Self {
         let limits: Vec<&Limit> = stored_limits(policy).collect();
         let log_count = limits
             .iter()
@@ -79,10 +102,12 @@ impl RedisPlan {
             }
             refills.push(refill);
         }
+        let mut seed = DefaultHasher::new();
+        (&stem, policy.to_string()).hash(&mut seed);
         Self(Arc::new(PlanParts {
             check: Script::check(policy, BatchSize::Many),
             check_one: Script::check(policy, BatchSize::One),
-            stem: key::stem(prefix, namespace, policy),
+            stem,
             kinds: limits.iter().map(|limit| kind(limit.algorithm())).collect(),
             limits: numbers,
             refills,
@@ -90,11 +115,28 @@ impl RedisPlan {
             keys_per_check: log_count + usize::from(log_count < limits.len()),
             weight: limits.len() + log_count * (LOG_WEIGHT - 1),
             policy: policy.clone(),
+            lease,
+            seed: seed.finish(),
         }))
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Returns `true` if both plans count the same keys under the same limits.
+    pub(crate) fn is_equal(&self, other: &Self) -> bool {
+        self.is_same(other) || (self.0.stem == other.0.stem && self.0.policy == other.0.policy)
+    }
+
+    /// Returns a number that differs between policies.
+    pub(crate) fn seed(&self) -> u64 {
+        self.0.seed
+    }
+
+    /// Returns how the policy's quota is leased, or `None` if it is not.
+    pub(crate) fn lease(&self) -> Option<&LeasePlan> {
+        self.0.lease.as_ref()
     }
 
     pub(crate) fn policy(&self) -> &Policy {

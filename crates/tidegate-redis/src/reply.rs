@@ -19,6 +19,8 @@ pub(crate) struct Reply {
     /// The decision, with the claims of an admitted request. For a settlement, the claims are those
     /// that remain to be settled.
     pub(crate) admission: Admission,
+    /// The admission of the check that was decided together with this one.
+    pub(crate) beside: Option<Admission>,
     /// The cost that a charge dropped.
     pub(crate) dropped: Cost,
     /// The bytes of a receipt.
@@ -78,6 +80,7 @@ fn without_decision(plan: &RedisPlan, value: &Value) -> Reply {
     }
     Reply {
         admission: Admission::look(decision),
+        beside: None,
         dropped: Cost::ZERO,
         bytes,
         deleted,
@@ -194,8 +197,12 @@ impl<'a> Explainer<'a> {
         if self.is_denied || operation.kind != OperationKind::Check {
             admission.claims = logs.unsettled;
         }
+        if operation.plan.lease().is_some() {
+            admission.decision = remote::leased(admission.decision);
+        }
         Ok(Reply {
             admission,
+            beside: None,
             dropped: dropped.max(logs.dropped),
             bytes: None,
             deleted: 0,

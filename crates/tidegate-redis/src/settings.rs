@@ -30,6 +30,26 @@ pub(crate) struct RedisSettings {
     /// The maximum number of operations that wait for one node.
     pub(crate) max_waiting: usize,
     pub(crate) manual_time: Option<ManualTime>,
+    /// The settings of quota leases, if they are used.
+    pub(crate) lease: Option<LeaseSettings>,
+}
+
+/// The settings of quota leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseSettings {
+    /// The longest time in which a slice of a bucket is spent.
+    pub(crate) lifetime: Duration,
+    /// The most of a limit that all processes together may hold, in per cent.
+    pub(crate) share: u64,
+}
+
+impl Default for LeaseSettings {
+    fn default() -> Self {
+        Self {
+            lifetime: Duration::from_millis(100),
+            share: 10,
+        }
+    }
 }
 
 impl Default for RedisSettings {
@@ -41,6 +61,7 @@ impl Default for RedisSettings {
             connect_timeout: Duration::from_millis(500),
             max_waiting: 4_096,
             manual_time: None,
+            lease: None,
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::cluster::Cluster;
 use crate::connection::{Batch, Connection, NotExecuted, SendError, SendResult};
 use crate::error::CallError;
 use crate::health::Health;
+use crate::lease::Leases;
 use crate::operation::{Operation, OperationKind};
 use crate::plan::RedisPlan;
 use crate::reply::Reply;
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     /// The store's own runtime, if it has one.
     pub(crate) own: Option<OwnRuntime>,
+    pub(crate) leases: Leases,
 }
 
 /// The way to the node of a key.
@@ -66,6 +68,14 @@ pub(crate) enum Route {
 impl RedisStore {
     pub(crate) fn of(shared: Shared) -> Self {
         Self(Arc::new(shared))
+    }
+
+    pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
     }
 
     /// Returns a connection to the server, or to a node of the cluster.
@@ -161,7 +171,10 @@ impl RedisStore {
         decisions
     }
 
-    async fn send_part(&self, operations: Vec<Operation>) -> Vec<Result<Reply, CallError>> {
+    pub(crate) async fn send_part(
+        &self,
+        operations: Vec<Operation>,
+    ) -> Vec<Result<Reply, CallError>> {
         let deadline = Instant::now() + self.0.settings.timeout;
         match &self.0.route {
             Route::Cluster(cluster) => cluster.send_many(operations, deadline).await,
@@ -200,13 +213,13 @@ impl RedisStore {
         Ok(self.ask(operation).await?.admission.decision)
     }
 
-    fn failed(&self, error: CallError) -> StoreError {
+    pub(crate) fn failed(&self, error: CallError) -> StoreError {
         self.0.health.failed(&error);
         error.into()
     }
 
     /// Wraps a future that needs the store's runtime for timers and tasks.
-    fn in_runtime<F: Future>(&self, future: F) -> InRuntime<F> {
+    pub(crate) fn in_runtime<F: Future>(&self, future: F) -> InRuntime<F> {
         InRuntime {
             runtime: self.0.runtime.clone(),
             future: Box::pin(future),
@@ -215,7 +228,7 @@ impl RedisStore {
 }
 
 /// Splits operations into parts of the weight that one caller may have in flight.
-fn parts(operations: Vec<Operation>) -> Vec<Vec<Operation>> {
+pub(crate) fn parts(operations: Vec<Operation>) -> Vec<Vec<Operation>> {
     let mut parts: Vec<Vec<Operation>> = vec![Vec::new()];
     let mut weight = 0;
     for operation in operations {
@@ -272,7 +285,21 @@ impl Store for RedisStore {
     type Plan = RedisPlan;
 
     fn plan(&self, policy: &Policy, namespace: &str) -> RedisPlan {
-        RedisPlan::new(&self.0.settings.prefix, namespace, policy)
+        let settings = &self.0.settings;
+        RedisPlan::new(&settings.prefix, namespace, policy, settings.lease.as_ref())
+    }
+
+    fn plan_without_lease(&self, policy: &Policy, namespace: &str) -> RedisPlan {
+        RedisPlan::new(&self.0.settings.prefix, namespace, policy, None)
+    }
+
+    #[inline]
+    fn check_leased(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost) -> Option<Decision> {
+        self.take_leased(plan, key, cost)
+    }
+
+    async fn give_back_leases(&self) {
+        RedisStore::give_back_leases(self).await;
     }
 
     async fn check(
@@ -281,8 +308,16 @@ impl Store for RedisStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Decision, StoreError> {
-        self.decide(Operation::new(plan, OperationKind::Check, key, cost))
-            .await
+        if let Some(decision) = self.take_leased(plan, key, cost) {
+            return Ok(decision);
+        }
+        if let Some(decision) = self.refill_and_take(plan, key, cost).await? {
+            return Ok(decision);
+        }
+        let check = Operation::new(plan, OperationKind::Check, key, cost);
+        let decision = self.decide(check).await?;
+        self.observe(plan, key, cost, &decision);
+        Ok(decision)
     }
 
     async fn check_many(
@@ -290,11 +325,37 @@ impl Store for RedisStore {
         plan: &RedisPlan,
         requests: &[(Key<'_>, Cost)],
     ) -> Vec<Result<Decision, StoreError>> {
-        let operations = requests
+        let leased: Vec<Option<Decision>> = requests
             .iter()
-            .map(|(key, cost)| Operation::new(plan, OperationKind::Check, *key, *cost))
+            .map(|(key, cost)| self.take_leased(plan, *key, *cost))
             .collect();
-        self.in_runtime(self.send_many(operations)).await
+        let is_asked = |leased: &Option<Decision>| leased.is_none();
+        let asked = requests
+            .iter()
+            .zip(&leased)
+            .filter(|(_, leased)| is_asked(leased));
+        let operations: Vec<Operation> = asked
+            .map(|((key, cost), _)| Operation::new(plan, OperationKind::Check, *key, *cost))
+            .collect();
+        let mut answers = Vec::new();
+        if !operations.is_empty() {
+            answers = self.in_runtime(self.send_many(operations)).await;
+        }
+        let mut answers = answers.into_iter();
+        let answers = requests
+            .iter()
+            .zip(leased)
+            .filter_map(|((key, cost), leased)| {
+                let Some(decision) = leased else {
+                    let answer = answers.next()?;
+                    if let Ok(decision) = &answer {
+                        self.observe(plan, *key, *cost, decision);
+                    }
+                    return Some(answer);
+                };
+                Some(Ok(decision))
+            });
+        answers.collect()
     }
 
     async fn admit(
@@ -399,6 +460,7 @@ impl Store for RedisStore {
     }
 
     async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<bool, StoreError> {
+        self.0.leases.forget(plan, key);
         let reset = Operation::new(plan, OperationKind::Reset, key, Cost::ZERO);
         Ok(self.ask(reset).await?.deleted > 0)
     }
@@ -453,7 +515,9 @@ impl Store for RedisStore {
             }
             Route::Cluster(cluster) => cluster.condition(),
         };
-        Some(self.0.health.snapshot(breaker, in_flight, waiting))
+        let mut health = self.0.health.snapshot(breaker, in_flight, waiting);
+        health.leases = self.0.leases.health();
+        Some(health)
     }
 }
 
@@ -466,7 +530,7 @@ impl std::fmt::Debug for RedisStore {
 }
 
 /// A future that enters the store's runtime whenever it is polled.
-struct InRuntime<F> {
+pub(crate) struct InRuntime<F> {
     runtime: Handle,
     future: Pin<Box<F>>,
 }

@@ -1,17 +1,21 @@
 //! Redis URLs: servers, credentials, TLS and settings.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::settings::RedisSettings;
+use crate::settings::{LeaseSettings, RedisSettings};
 
 const DEFAULT_PORT: u16 = 6379;
 /// The maximum timeout. Longer ones are reduced to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
+/// The lifetimes that a slice may have.
+const LEASE_LIFETIMES: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(60);
 
 /// The schemes, for error messages.
 const SCHEMES: &str = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://";
@@ -150,8 +154,8 @@ fn unknown_option<T>(option: &str, name: &str) -> Result<T, RedisUrlError> {
         String::new()
     };
     error(format!(
-        "unknown option{shown}: expected prefix, timeout, connect_timeout, max_waiting, \
-         sentinel_user, sentinel_password, ca, cert, key or insecure; for a limiter also failure, \
+        "unknown option{shown}: expected prefix, timeout, connect_timeout, max_waiting, lease, \
+         lease_share, sentinel_user, sentinel_password, ca, cert, key or insecure; for a limiter also failure, \
          instances, deny_cache or lazy"
     ))
 }
@@ -294,6 +298,11 @@ impl RedisUrl {
             }
             "connect_timeout" => settings.connect_timeout = duration(name, value)?,
             "max_waiting" => settings.max_waiting = number(name, value)?,
+            "lease" => settings.lease = lease(settings.lease, value)?,
+            "lease_share" => {
+                let share = number(name, value)?;
+                settings.lease.get_or_insert_default().share = share as u64;
+            }
             "sentinel_user" => self.sentinel_credentials.user = Some(value.to_owned()),
             "sentinel_password" => self.sentinel_credentials.password = Some(value.to_owned()),
             "ca" | "cert" | "key" | "insecure" => match &mut self.tls {
@@ -317,6 +326,14 @@ impl RedisUrl {
             return error(
                 "a prefix with braces would put all keys into one cluster slot: expected no braces",
             );
+        }
+        if let Some(lease) = &self.settings.lease {
+            if !LEASE_LIFETIMES.contains(&lease.lifetime) {
+                return error("lease: expected on, off or a lifetime from 10ms to 60s");
+            }
+            if !(1..=100).contains(&lease.share) {
+                return error("lease_share: expected a percentage from 1 to 100");
+            }
         }
         if self.settings.max_waiting == 0 {
             return error("max_waiting=0: expected at least 1");
@@ -358,6 +375,22 @@ fn number(name: &str, value: &str) -> Result<usize, RedisUrlError> {
         .replace('_', "")
         .parse()
         .map_err(|_| RedisUrlError(format!("{name} is invalid: expected a whole number")))
+}
+
+/// Parses `on`, `off` or the lifetime of a slice.
+fn lease(
+    settings: Option<LeaseSettings>,
+    value: &str,
+) -> Result<Option<LeaseSettings>, RedisUrlError> {
+    let settings = settings.unwrap_or_default();
+    Ok(match value {
+        "on" | "" => Some(settings),
+        "off" => None,
+        lifetime => Some(LeaseSettings {
+            lifetime: duration("lease", lifetime)?,
+            ..settings
+        }),
+    })
 }
 
 /// Parses `50ms` or `2s`. A bare number is milliseconds.

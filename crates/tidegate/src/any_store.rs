@@ -88,6 +88,32 @@ impl Store for AnyStore {
         })
     }
 
+    fn plan_without_lease(&self, policy: &Policy, namespace: &str) -> AnyPlan {
+        AnyPlan(match self {
+            Self::Memory(store) => AnyPlanKind::Memory(store.plan(policy, namespace)),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => AnyPlanKind::Redis(store.plan_without_lease(policy, namespace)),
+        })
+    }
+
+    #[inline]
+    fn check_leased(&self, plan: &AnyPlan, key: Key<'_>, cost: Cost) -> Option<Decision> {
+        with_own_plan!(
+            self,
+            plan,
+            |store, plan| Store::check_leased(store, plan, key, cost),
+            None
+        )
+    }
+
+    async fn give_back_leases(&self) {
+        match self {
+            Self::Memory(_) => {}
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store.give_back_leases().await,
+        }
+    }
+
     async fn check(
         &self,
         plan: &AnyPlan,

@@ -18,6 +18,9 @@ pub enum ConnectError {
     /// The snapshot cannot be restored.
     #[error(transparent)]
     Restore(#[from] RestoreError),
+    /// A policy cannot be leased, and the URL has `lease=`.
+    #[error("{0}")]
+    Lease(String),
     /// Redis cannot be reached, or refuses the login.
     #[cfg(feature = "redis")]
     #[error(transparent)]

@@ -4,7 +4,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{FailurePolicy, Gate, Limiter, ManualClock, MemoryStore, Policy, PolicySet};
+use tidegate_core::{
+    FailurePolicy, Gate, Limiter, ManualClock, MemoryStore, Name, Policy, PolicySet, Rules,
+};
 
 use crate::any_store::AnyStore;
 use crate::connect::ConnectError;
@@ -227,6 +229,7 @@ impl StoreUrl {
     /// # }
     /// ```
     pub async fn limiter(self, policy: Policy) -> Result<Limiter<AnyStore>, ConnectError> {
+        self.check_lease(None, &policy)?;
         let store = self.store().await?;
         Ok(self.options.limiter(store, policy))
     }
@@ -247,6 +250,7 @@ impl StoreUrl {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn limiter_blocking(self, policy: Policy) -> Result<Limiter<AnyStore>, ConnectError> {
+        self.check_lease(None, &policy)?;
         let store = self.store_blocking()?;
         Ok(self.options.limiter(store, policy))
     }
@@ -271,6 +275,7 @@ impl StoreUrl {
     /// # }
     /// ```
     pub async fn gate(self, policies: PolicySet) -> Result<Gate<AnyStore>, ConnectError> {
+        self.check_policies(&policies)?;
         let store = self.store().await?;
         Ok(self.options.gate(store, policies))
     }
@@ -292,8 +297,54 @@ impl StoreUrl {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn gate_blocking(self, policies: PolicySet) -> Result<Gate<AnyStore>, ConnectError> {
+        self.check_policies(&policies)?;
         let store = self.store_blocking()?;
         Ok(self.options.gate(store, policies))
+    }
+
+    /// Checks that the store supports the policies: with `lease=` in the URL, no sliding windows.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the policy and the limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tidegate::{PolicySet, Rules, StoreUrl};
+    ///
+    /// let url: StoreUrl = "redis://127.0.0.1/?lease=on".parse()?;
+    /// let login = Rules::new("sliding_window_log 5/hour".parse()?);
+    /// let policies = |rules: &Rules| PolicySet::new().with("login", rules.clone());
+    /// assert!(url.check_policies(&policies(&login)?).is_err());
+    /// // A policy can be exempt.
+    /// assert!(url.check_policies(&policies(&login.without_leases())?).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_policies(&self, policies: &PolicySet) -> Result<(), ConnectError> {
+        for name in policies.names() {
+            let rules = policies.rules(name.as_str());
+            for policy in rules.into_iter().flat_map(Rules::leased_policies) {
+                self.check_lease(Some(name), policy)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg_attr(not(feature = "redis"), allow(unused_variables))] // Only Redis has leases.
+    fn check_lease(&self, name: Option<&Name>, policy: &Policy) -> Result<(), ConnectError> {
+        #[cfg(feature = "redis")]
+        if let Location::Redis(redis) = &self.location
+            && let Err(reason) = redis.check_lease(policy)
+        {
+            return Err(ConnectError::Lease(match name {
+                Some(name) => format!(
+                    "policy `{name}`: {reason}, a policy without leases, or a store without `lease`"
+                ),
+                None => format!("{reason}, or a store without `lease`"),
+            }));
+        }
+        Ok(())
     }
 
     #[cfg_attr(not(feature = "redis"), allow(clippy::unused_async))] // Memory is ready at once.

@@ -30,7 +30,9 @@ pub(super) enum Contender {
 impl Contender {
     pub(super) async fn tidegate(url: &str, policy: &str) -> anyhow::Result<Self> {
         let limiter = Limiter::connect(url, policy.parse()?).await?;
-        let name = if url.contains("deny_cache=0") {
+        let name = if url.contains("lease=on") {
+            "tidegate, leases"
+        } else if url.contains("deny_cache=0") {
             "tidegate, no deny cache"
         } else {
             "tidegate"

@@ -122,6 +122,19 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             bench.row(&name, &contenders, callers, keys, By::Rate, Some(6.0));
         }
     }
+    for (policy, keys, bar) in [
+        (GENEROUS[0], 1_000, Some(40.0)),
+        (GCRA, 1_000, Some(40.0)),
+        (GCRA, 1, None),
+        (GCRA, KEYS, None),
+    ] {
+        let algorithm = policy.split(' ').next().unwrap_or_default();
+        let name = format!("D5 leases, {algorithm}, 64 callers, {keys} keys");
+        if wants(&name) {
+            let contenders = [bench.raw(policy)?, bench.tidegate(policy, "&lease=on")?];
+            bench.row(&name, &contenders, 64, keys, By::Rate, bar);
+        }
+    }
     if wants("D4 bytes") {
         bytes::measure(&server)?;
     }

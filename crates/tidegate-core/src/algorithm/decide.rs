@@ -66,6 +66,7 @@ fn figures<A: Algorithm>(
         remaining: narrow(remaining),
         limit_index: narrow(index as u64),
         degraded: None,
+        is_leased: false,
     }
 }
 

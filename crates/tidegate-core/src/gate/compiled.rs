@@ -56,6 +56,7 @@ impl<S: Store> CompiledPolicies<S> {
                 let old = old.and_then(|old| old.find(name.as_str()));
                 let mut settings = settings.clone();
                 settings.failure = rules.failure.unwrap_or(settings.failure);
+                settings.has_leases &= rules.has_leases;
                 let compiler = RuleCompiler {
                     store,
                     settings,
@@ -296,7 +297,9 @@ impl<S: Store> Rule<S> {
             let failure = limiter.failure_policy();
             limiter.policy() == policy
                 && limiter.namespace() == namespace
-                && failure.is_none_or(|failure| failure == settings.failure)
+                && failure.is_none_or(|failure| {
+                    failure == settings.failure && limiter.has_leases() == settings.has_leases
+                })
         })
     }
 }

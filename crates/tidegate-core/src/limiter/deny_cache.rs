@@ -254,6 +254,7 @@ mod tests {
             remaining: 3,
             limit_index: 0,
             degraded: None,
+            is_leased: false,
         }
     }
 

@@ -245,6 +245,7 @@ impl Fallback {
             remaining: 0,
             limit_index: 0,
             degraded: Some(reason),
+            is_leased: false,
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct RemoteSettings {
     pub(crate) failure: FailurePolicy,
     pub(crate) deny_cache: usize,
     pub(crate) clock: Clock,
+    /// Set if the policy may use the store's quota leases.
+    pub(crate) has_leases: bool,
     /// Shared by all limiters with these settings.
     local: Arc<LocalStore>,
     /// The deny caches, by namespace.
@@ -51,6 +53,7 @@ impl Default for RemoteSettings {
             failure: FailurePolicy::default(),
             deny_cache: DENY_CACHE,
             clock: Clock::system(),
+            has_leases: true,
             local: Arc::default(),
             caches: Arc::default(),
             denied: None,
@@ -106,6 +109,19 @@ impl RemoteGuard {
         )
     }
 
+    /// Prepares a policy for the store.
+    pub(super) fn plan<S: Store>(&self, store: &S, policy: &Policy, namespace: &str) -> S::Plan {
+        if self.settings.has_leases {
+            store.plan(policy, namespace)
+        } else {
+            store.plan_without_lease(policy, namespace)
+        }
+    }
+
+    pub(super) fn has_leases(&self) -> bool {
+        self.settings.has_leases
+    }
+
     pub(super) fn failure(&self) -> FailurePolicy {
         self.fall_back.failure()
     }
@@ -119,6 +135,20 @@ impl RemoteGuard {
         let denied = self.denied.find(self.tag, key, cost)?;
         self.counters.deny_cache_hit();
         Some(denied)
+    }
+
+    /// Admits a request from quota that this process has leased.
+    #[inline]
+    pub(super) fn check_leased<S: Store>(
+        &self,
+        store: &S,
+        plan: &S::Plan,
+        key: Key<'_>,
+        cost: Cost,
+    ) -> Option<Decision> {
+        let decision = store.check_leased(plan, key, cost)?;
+        self.counters.check(&decision);
+        Some(decision)
     }
 
     /// Asks the store about a request that is not [cached](Self::cached).

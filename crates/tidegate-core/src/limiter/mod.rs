@@ -189,7 +189,10 @@ impl<S: Store> Limiter<S> {
         guard: Option<RemoteGuard>,
         counters: Option<Arc<AtomicCounters>>,
     ) -> Self {
-        let plan = store.plan(&policy, &namespace);
+        let plan = match &guard {
+            Some(guard) => guard.plan(&*store, &policy, &namespace),
+            None => store.plan(&policy, &namespace),
+        };
         Self {
             shared: Arc::new(Shared {
                 store,
@@ -306,6 +309,12 @@ impl<S: Store> Limiter<S> {
     #[must_use]
     pub fn failure_policy(&self) -> Option<FailurePolicy> {
         self.shared.guard.as_ref().map(RemoteGuard::failure)
+    }
+
+    /// Returns `true` if the policy may use quota leases.
+    pub(crate) fn has_leases(&self) -> bool {
+        let guard = self.shared.guard.as_ref();
+        guard.is_some_and(RemoteGuard::has_leases)
     }
 
     /// Settles a request where it was counted: in the store, or locally if `taken_locally` is set.

@@ -136,7 +136,7 @@ pub trait RequestKind: Sized + 'static {
         cost: Cost,
     ) -> impl Future<Output = Result<Self::Output, CheckError>> + Send;
 
-    /// Returns the result if the deny cache has it.
+    /// Returns the result if this process knows it: from a lease or from the deny cache.
     #[doc(hidden)]
     fn cached<S: Store>(_: &Limiter<S>, _: Key<'_>, _: Cost) -> Option<Self::Output> {
         None
@@ -327,7 +327,11 @@ impl RequestKind for kind::Check {
     }
 
     fn cached<S: Store>(limiter: &Limiter<S>, key: Key<'_>, cost: Cost) -> Option<Decision> {
-        limiter.shared.guard.as_ref()?.cached(key, cost)
+        let shared = &*limiter.shared;
+        let guard = shared.guard.as_ref()?;
+        guard
+            .check_leased(&*shared.store, &shared.plan, key, cost)
+            .or_else(|| guard.cached(key, cost))
     }
 
     #[inline(always)]

@@ -104,6 +104,7 @@ pub(super) fn decision_of(answer: &Answer<Slot>, capacity: u64) -> Decision {
         remaining: answer.remaining as u32,
         limit_index: 0,
         degraded: None,
+        is_leased: false,
     }
 }
 

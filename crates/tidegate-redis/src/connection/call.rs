@@ -68,8 +68,22 @@ impl<'a> Call<'a> {
         self.indexes.extend(next.indexes);
     }
 
+    /// Returns the check that is decided together with the only operation of this call.
+    fn beside(&self) -> Option<&'a Operation> {
+        self.operations.first()?.beside.as_deref()
+    }
+
+    /// Returns all checks of the call.
+    fn checks(&self) -> Vec<&'a Operation> {
+        self.operations
+            .iter()
+            .copied()
+            .chain(self.beside())
+            .collect()
+    }
+
     fn is_atomic(&self) -> bool {
-        self.atomic_batch.is_some()
+        self.atomic_batch.is_some() || self.beside().is_some()
     }
 
     pub(super) fn script(&self) -> Option<&'a Script> {
@@ -77,7 +91,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn command(&self, manual_time: Option<&ManualTime>) -> Option<Cmd> {
-        command(&self.operations, self.is_atomic(), manual_time)
+        command(&self.checks(), self.is_atomic(), manual_time)
     }
 
     /// Parses the reply: one result per operation.
@@ -85,7 +99,14 @@ impl<'a> Call<'a> {
         &self,
         value: &Value,
     ) -> Result<Vec<Result<Reply, ReplyError>>, ReplyError> {
-        reply::parse(&self.operations, self.is_atomic(), value)
+        let mut replies = reply::parse(&self.checks(), self.is_atomic(), value)?;
+        if self.beside().is_some() {
+            let beside = replies.pop().transpose()?.map(|reply| reply.admission);
+            if let Some(Ok(first)) = replies.first_mut() {
+                first.beside = beside;
+            }
+        }
+        Ok(replies)
     }
 
     /// Stores one result per operation.

@@ -81,8 +81,12 @@ impl Node {
                 let slot = worker::Slot::new(Arc::clone(self), connection);
                 self.runtime.spawn(worker::run(slot));
             }
-            Effect::Reconnect(old) => self.spawn_reconnect(old),
+            Effect::Reconnect(old) => {
+                self.health.connection_lost();
+                self.spawn_reconnect(old);
+            }
             Effect::BreakerOpened(old) => {
+                self.health.connection_lost();
                 self.health.breaker_opened();
                 self.spawn_reconnect(old);
             }

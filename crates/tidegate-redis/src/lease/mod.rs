@@ -1,0 +1,28 @@
+//! Quota leases: a process takes a slice of a key's limit from Redis and admits from it without a
+//! round trip.
+//!
+//! # Guarantees
+//!
+//! - A slice is taken by an ordinary check, before any of it is spent. Redis therefore never counts
+//!   less than what all processes have admitted.
+//! - A slice ends before the window from which it was taken, so fixed windows are never exceeded.
+//! - The slices that all processes hold are counted by a *registry*: a fixed window in Redis beside
+//!   the key's record, checked in the same call. Its limit is the share of the policy that may be
+//!   leased. A bucket can exceed its burst by that much, and no more quota can be stranded.
+//! - A slice of a bucket ends with the registry's window, which is one lifetime long.
+//! - A slice ends when a connection is lost, because a failover may have lost the write.
+//!
+//! # Files
+//!
+//! - `plan.rs`: which policies can be leased, and their registry.
+//! - `slice.rs`: one key's slice, its demand, and the decisions made from it.
+//! - `table.rs`: the keys of this process, in bounded memory.
+//! - `refill.rs`: the calls to Redis: taking slices and giving them back.
+
+mod plan;
+mod refill;
+mod slice;
+mod table;
+
+pub(crate) use plan::{LeasePlan, cannot_be_leased};
+pub(crate) use table::Leases;
