@@ -11,6 +11,7 @@ use crate::clock::Timestamp;
 use crate::cost::Cost;
 use crate::decision::{Decision, OutcomeKind};
 use crate::key::Key;
+pub use crate::memory::KeyHasher;
 use crate::policy::{Algorithm, Limit, Policy};
 use crate::record::{Record, Settlement};
 use crate::store::{Admission, Store, StoreError};

@@ -1,7 +1,6 @@
 //! A policy prepared for Redis: its script, the numbers of its limits, and the names of its
 //! records.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tidegate_core::remote::{claim_in_micros, stored_limits};
@@ -13,7 +12,6 @@ use crate::lease::LeasePlan;
 use crate::operation::{Operation, OperationKind};
 use crate::rate::{Refill, RefillTime, period_us};
 use crate::script::{BatchSize, Script, kind};
-use crate::settings::LeaseSettings;
 
 /// A policy prepared for Redis. [`RedisStore`](crate::RedisStore) creates it. Clones share their
 /// data.
@@ -37,23 +35,20 @@ struct PlanParts {
     keys_per_check: usize,
     weight: usize,
     lease: Option<LeasePlan>,
-    /// Distinguishes policies in hash tables.
-    seed: u64,
 }
 
 /// The work of a log, which is searched, relative to other limits.
 const LOG_WEIGHT: usize = 8;
 
 impl RedisPlan {
-    pub(crate) fn new(
-        prefix: &str,
-        namespace: &str,
-        policy: &Policy,
-        lease: Option<&LeaseSettings>,
-    ) -> Self {
-        let stem = key::stem(prefix, namespace, policy);
-        let lease = lease.and_then(|settings| LeasePlan::new(&stem, namespace, policy, settings));
-        Self::with_stem(stem, namespace, policy, lease)
+    /// Creates a plan without leases.
+    pub(crate) fn new(prefix: &str, namespace: &str, policy: &Policy) -> Self {
+        Self::with_stem(
+            key::stem(prefix, namespace, policy),
+            namespace,
+            policy,
+            None,
+        )
     }
 
     /// Creates a plan whose names start with `stem`.
@@ -102,8 +97,6 @@ impl RedisPlan {
             }
             refills.push(refill);
         }
-        let mut seed = DefaultHasher::new();
-        (&stem, policy.to_string()).hash(&mut seed);
         Self(Arc::new(PlanParts {
             check: Script::check(policy, BatchSize::Many),
             check_one: Script::check(policy, BatchSize::One),
@@ -116,22 +109,11 @@ impl RedisPlan {
             weight: limits.len() + log_count * (LOG_WEIGHT - 1),
             policy: policy.clone(),
             lease,
-            seed: seed.finish(),
         }))
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// Returns `true` if both plans count the same keys under the same limits.
-    pub(crate) fn is_equal(&self, other: &Self) -> bool {
-        self.is_same(other) || (self.0.stem == other.0.stem && self.0.policy == other.0.policy)
-    }
-
-    /// Returns a number that differs between policies.
-    pub(crate) fn seed(&self) -> u64 {
-        self.0.seed
     }
 
     /// Returns how the policy's quota is leased, or `None` if it is not.

@@ -16,7 +16,8 @@ use crate::cluster::Cluster;
 use crate::connection::{Batch, Connection, NotExecuted, SendError, SendResult};
 use crate::error::CallError;
 use crate::health::Health;
-use crate::lease::Leases;
+use crate::key;
+use crate::lease::{LeasePlan, Leases};
 use crate::operation::{Operation, OperationKind};
 use crate::plan::RedisPlan;
 use crate::reply::Reply;
@@ -229,16 +230,16 @@ impl RedisStore {
 
 /// Splits operations into parts of the weight that one caller may have in flight.
 pub(crate) fn parts(operations: Vec<Operation>) -> Vec<Vec<Operation>> {
-    let mut parts: Vec<Vec<Operation>> = vec![Vec::new()];
+    let mut parts: Vec<Vec<Operation>> = Vec::new();
     let mut weight = 0;
     for operation in operations {
         weight += operation.weight();
-        if weight > MAX_CALLER_WEIGHT {
-            weight = operation.weight();
-            parts.push(Vec::new());
-        }
-        if let Some(part) = parts.last_mut() {
-            part.push(operation);
+        match parts.last_mut() {
+            Some(part) if weight <= MAX_CALLER_WEIGHT => part.push(operation),
+            _ => {
+                weight = operation.weight();
+                parts.push(vec![operation]);
+            }
         }
     }
     parts
@@ -285,12 +286,16 @@ impl Store for RedisStore {
     type Plan = RedisPlan;
 
     fn plan(&self, policy: &Policy, namespace: &str) -> RedisPlan {
-        let settings = &self.0.settings;
-        RedisPlan::new(&settings.prefix, namespace, policy, settings.lease.as_ref())
+        let (settings, leases) = (&self.0.settings, &self.0.leases);
+        let stem = key::stem(&settings.prefix, namespace, policy);
+        let lease = settings.lease.as_ref().and_then(|settings| {
+            LeasePlan::new(&stem, namespace, policy, settings, leases.hasher())
+        });
+        RedisPlan::with_stem(stem, namespace, policy, lease)
     }
 
     fn plan_without_lease(&self, policy: &Policy, namespace: &str) -> RedisPlan {
-        RedisPlan::new(&self.0.settings.prefix, namespace, policy, None)
+        RedisPlan::new(&self.0.settings.prefix, namespace, policy)
     }
 
     #[inline]

@@ -37,6 +37,13 @@ impl Fingerprint {
         }
     }
 
+    /// Returns the hash without the group.
+    #[inline]
+    pub(super) fn as_u128(self) -> u128 {
+        let high = self.high & !0xff | u64::from(self.tag);
+        u128::from(high) << 64 | u128::from(self.low)
+    }
+
     /// Returns `true` for the fingerprint of an empty slot.
     pub(super) fn is_zero(self) -> bool {
         (self.low, self.high, self.tag) == (0, 0, 0)
@@ -103,8 +110,17 @@ impl Fingerprinter {
     pub(super) fn for_policy(&self, policy: &Policy, namespace: &str, group: Group) -> Self {
         // An identity contains no `:`, so the text is unambiguous.
         let text = format!("{}:{namespace}", identity::identity(policy, namespace));
-        let derived = self.any.hash(text.as_bytes());
-        Self::of_secret(SipHasher13::new_with_keys(derived.h1, derived.h2), group)
+        Self {
+            group,
+            ..self.for_domain(text.as_bytes())
+        }
+    }
+
+    /// Returns a fingerprinter with a secret of its own.
+    pub(super) fn for_domain(&self, domain: &[u8]) -> Self {
+        let derived = self.any.hash(domain);
+        let secret = SipHasher13::new_with_keys(derived.h1, derived.h2);
+        Self::of_secret(secret, self.group)
     }
 
     /// Returns the offset of the entries of one limit, see [`Fingerprint::with_offset`].

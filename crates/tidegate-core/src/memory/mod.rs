@@ -1,7 +1,8 @@
 //! The in-memory store.
 //!
 //! `table` and `cache_line` hold the entries, `arena` the records that do not fit. `several` handles
-//! policies of several limits, with an entry for each. `evict` and `budget` bound both. `operation` runs the algorithms on the entries. `snapshot` writes and reads everything.
+//! policies of several limits, with an entry for each. `evict` and `budget` bound both. `operation`
+//! runs the algorithms on the entries. `snapshot` writes and reads everything.
 
 mod arena;
 mod budget;
@@ -11,6 +12,7 @@ mod entry_update;
 mod evict;
 mod fingerprint;
 mod groups;
+mod key_hasher;
 #[cfg(all(test, tidegate_loom))]
 mod loom_tests;
 mod multi_key;
@@ -32,6 +34,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 pub use builder::{MemoryStats, MemoryStoreBuilder, MemoryStoreError};
+pub use key_hasher::KeyHasher;
 pub use plan::Plan;
 use smallvec::SmallVec;
 pub use snapshot::RestoreError;

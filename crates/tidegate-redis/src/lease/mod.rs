@@ -6,19 +6,21 @@
 //! - A slice is taken by an ordinary check, before any of it is spent. Redis therefore never counts
 //!   less than what all processes have admitted.
 //! - A slice ends before the window from which it was taken, so fixed windows are never exceeded.
-//! - The slices that all processes hold are counted by a *registry*: a fixed window in Redis beside
-//!   the key's record, checked in the same call. Its limit is the share of the policy that may be
+//! - The slices that all processes hold are counted by a *registry*: one more limit in Redis beside
+//!   the key's record, checked in the same call. It grants the share of the policy that may be
 //!   leased. A bucket can exceed its burst by that much, and no more quota can be stranded.
-//! - A slice of a bucket ends with the registry's window, which is one lifetime long.
+//! - A slice of a bucket ends after one lifetime. What is left of it is given back.
 //! - A slice ends when a connection is lost, because a failover may have lost the write.
 //!
 //! # Files
 //!
 //! - `plan.rs`: which policies can be leased, and their registry.
-//! - `slice.rs`: one key's slice, its demand, and the decisions made from it.
+//! - `slice.rs`: a slice, and the decisions made from it.
+//! - `leased_key.rs`: one key: its slices, its demand, and when the next slice is taken.
 //! - `table.rs`: the keys of this process, in bounded memory.
 //! - `refill.rs`: the calls to Redis: taking slices and giving them back.
 
+mod leased_key;
 mod plan;
 mod refill;
 mod slice;

@@ -2,30 +2,33 @@
 
 use std::time::Duration;
 
-use tidegate_core::{ANY_RATE, Algorithm, Cost, Limit, Policy};
+use tidegate_core::remote::KeyHasher;
+use tidegate_core::{ANY_RATE, Admission, Algorithm, Cost, Limit, Policy, Timestamp};
 
 use crate::plan::RedisPlan;
 use crate::settings::LeaseSettings;
 
-/// The smallest share worth leasing, in units. With less, every check is decided by Redis.
-const MIN_SHARE: u64 = 2;
+/// The smallest slice worth leasing, in units. With less, every check is decided by Redis.
+const MIN_SLICE: u64 = 2;
 
 /// How the quota of a policy is leased.
 #[derive(Debug)]
 pub(crate) struct LeasePlan {
-    /// Counts the slices of a key that are held by any process.
+    /// Counts the slices of a key that any process holds.
     pub(super) registry: RedisPlan,
-    /// The most that all processes hold, in thousandths: the registry's limit.
-    pub(super) max_held: u64,
+    /// The largest slice, in thousandths: the registry's capacity.
+    pub(super) max_slice: u64,
     /// The time in which a slice should be spent.
     pub(super) lifetime: Duration,
-    /// Set if a limit is a bucket, so that unspent quota is of use after the slice has ended.
+    /// Set if a limit is a bucket, so that a slice must be spent within `lifetime`.
     pub(super) has_bucket: bool,
-    /// The time between two units of the slowest leaky bucket.
+    /// Set if unspent quota may be of use to others after its slice has ended.
+    pub(super) returns_late: bool,
+    /// The rate of the slowest leaky bucket.
     leak: Option<Leak>,
+    hasher: KeyHasher,
 }
 
-/// The rate of a leaky bucket.
 #[derive(Clone, Copy, Debug)]
 struct Leak {
     period: Duration,
@@ -34,10 +37,8 @@ struct Leak {
 
 /// Returns why a policy cannot be leased, if it is not for the size of its limits.
 pub(crate) fn cannot_be_leased(policy: &Policy) -> Option<String> {
-    let sliding = policy
-        .limits()
-        .iter()
-        .find(|limit| !is_window(limit) && !limit.algorithm().is_bucket())?;
+    let is_sliding = |limit: &&Limit| !is_window(limit) && !limit.algorithm().is_bucket();
+    let sliding = policy.limits().iter().find(is_sliding)?;
     Some(format!(
         "`{sliding}` cannot be leased: expected a fixed_window, token_bucket, leaky_bucket or gcra"
     ))
@@ -54,62 +55,79 @@ impl LeasePlan {
         namespace: &str,
         policy: &Policy,
         settings: &LeaseSettings,
+        hasher: &KeyHasher,
     ) -> Option<Self> {
         if namespace == ANY_RATE || cannot_be_leased(policy).is_some() {
             return None;
         }
-        let capacity = policy.limits().iter().map(Limit::capacity).min()?;
-        let share = capacity * settings.share / 100;
-        if share < MIN_SHARE {
-            return None;
-        }
-        let has_bucket = policy.limits().iter().any(|limit| !is_window(limit));
-        let (period, anchor) = if has_bucket {
-            (settings.lifetime, "first_hit")
+        let limits = policy.limits();
+        let share = limits.iter().map(Limit::capacity).min()? * settings.share / 100;
+        let has_bucket = limits.iter().any(|limit| !is_window(limit));
+        let registry = if has_bucket {
+            bucket_registry(share, settings.lifetime)
         } else {
-            let shortest = policy.limits().iter().min_by_key(|limit| limit.period())?;
-            let anchor = if shortest.opens_with_first_hit() {
-                "first_hit"
-            } else {
-                "clock"
-            };
-            (shortest.period(), anchor)
+            window_registry(share, limits)
+        }?;
+        let capacity = registry.limits().first().map(Limit::capacity)?;
+        // A process reads the registry of its own settings only, see `docs/redis.md`.
+        let suffix = match has_bucket {
+            true => format!("/lease{capacity}/{}:", settings.lifetime.as_millis()),
+            false => "/lease:".to_owned(),
         };
-        let period = period.as_millis();
-        let registry = format!("fixed_window {share}/{period}ms anchor={anchor}");
-        let stem = [
-            &stem[..stem.len() - 1],
-            format!("/lease{period}:").as_bytes(),
-        ]
-        .concat();
+        let registry_stem = [&stem[..stem.len() - 1], suffix.as_bytes()].concat();
+        let domain = [stem, b"\0", policy.to_string().as_bytes()].concat();
         Some(Self {
-            registry: RedisPlan::with_stem(stem, namespace, &registry.parse().ok()?, None),
-            max_held: share * 1_000,
+            registry: RedisPlan::with_stem(registry_stem, namespace, &registry, None),
+            max_slice: capacity * 1_000,
             lifetime: settings.lifetime,
             has_bucket,
+            returns_late: has_bucket
+                || limits.len() > 1
+                || limits.iter().any(Limit::opens_with_first_hit),
             leak: Leak::slowest(policy),
+            hasher: hasher.for_domain(&domain),
         })
     }
 
-    /// Returns the time until the first limit of a slice ends, from the decisions that granted it.
+    /// Returns the hash of a key under this policy.
+    #[inline]
+    pub(super) fn hash(&self, key: &[u8]) -> u128 {
+        self.hasher.hash(key)
+    }
+
+    /// Returns the time until a slice ends, from the decisions that granted it.
     pub(super) fn life(
+        &self,
         policy: &Policy,
-        granted: &tidegate_core::Admission,
-        registered: &tidegate_core::Admission,
+        granted: &Admission,
+        registered: &Admission,
     ) -> Duration {
-        let windows = policy
-            .limits()
-            .iter()
-            .enumerate()
+        let limits = policy.limits().iter().enumerate();
+        let windows = limits
             .filter(|(_, limit)| is_window(limit))
             .map(|(index, _)| match granted.limits.get(index) {
                 Some(figures) => figures.reset_after(),
                 None => granted.decision.limit_reset_after(),
             });
-        let life = windows.fold(registered.decision.reset_after(), Duration::min);
-        // Durations are rounded up to a microsecond. The rest allows for clocks that differ by 0.1 %.
+        let longest = if self.has_bucket {
+            self.lifetime
+        } else {
+            registered.decision.reset_after()
+        };
+        let life = windows.fold(longest, Duration::min);
+        // Durations are rounded up to a microsecond. The rest is for clocks that differ by 0.1 %.
         let life = life.saturating_sub(Duration::from_micros(1));
         life - life / 1_024
+    }
+
+    /// Returns the time at which the next slice is taken, although this one has quota left.
+    pub(super) fn renewal(&self, granted_at: Timestamp, lapses_at: Timestamp) -> Timestamp {
+        if self.has_bucket {
+            let life = lapses_at.saturating_since(granted_at);
+            granted_at.saturating_add(life - life / 4)
+        } else {
+            Timestamp::from_nanos(u64::MAX)
+        }
     }
 
     /// Returns the time that `amount` takes in the queue of the slowest leaky bucket.
@@ -121,9 +139,31 @@ impl LeasePlan {
         })
     }
 
+    #[inline]
     pub(super) fn has_queue(&self) -> bool {
         self.leak.is_some()
     }
+}
+
+/// Returns the registry of a policy with a bucket. All slices live as long as each other, so within
+/// one lifetime a bucket of half the share grants at most the share.
+fn bucket_registry(share: u64, lifetime: Duration) -> Option<Policy> {
+    let half = share / 2;
+    let registry = format!("gcra {half}/{}ms", lifetime.as_millis());
+    (half >= MIN_SLICE).then(|| registry.parse().ok())?
+}
+
+/// Returns the registry of a policy of fixed windows: a window like the shortest.
+fn window_registry(share: u64, limits: &[Limit]) -> Option<Policy> {
+    let shortest = limits.iter().min_by_key(|limit| limit.period())?;
+    let anchor = if shortest.opens_with_first_hit() {
+        "first_hit"
+    } else {
+        "clock"
+    };
+    let period = shortest.period().as_millis();
+    let registry = format!("fixed_window {share}/{period}ms anchor={anchor}");
+    (share >= MIN_SLICE).then(|| registry.parse().ok())?
 }
 
 impl Leak {
@@ -140,7 +180,7 @@ impl Leak {
     }
 }
 
-/// Returns a cost, which a slice never exceeds.
+/// Returns the cost of a slice.
 pub(super) fn cost(thousandths: u64) -> Cost {
     Cost::from_thousandths(thousandths).unwrap_or(Cost::ZERO)
 }
@@ -148,18 +188,16 @@ pub(super) fn cost(thousandths: u64) -> Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn plan(policy: &str) -> Option<RedisPlan> {
-        let policy = policy.parse().unwrap();
-        let plan = RedisPlan::new("tg", "api", &policy, Some(&LeaseSettings::default()));
-        plan.lease().map(|lease| lease.registry.clone())
-    }
+    use crate::key;
 
     fn registry(policy: &str) -> Option<(String, String)> {
-        let registry = plan(policy)?;
-        let name = registry.name(tidegate_core::Key::new(b"k").unwrap());
+        let policy = policy.parse().unwrap();
+        let (settings, hasher) = (LeaseSettings::default(), KeyHasher::random());
+        let stem = key::stem("tg", "api", &policy);
+        let plan = LeasePlan::new(&stem, "api", &policy, &settings, &hasher)?;
+        let name = plan.registry.name(tidegate_core::Key::new(b"k").unwrap());
         let name = String::from_utf8(name).unwrap();
-        Some((name, registry.policy().to_string()))
+        Some((name, plan.registry.policy().to_string()))
     }
 
     #[test]
@@ -167,21 +205,18 @@ mod tests {
         let expected = |name: &str, policy: &str| Some((name.to_owned(), policy.to_owned()));
         assert_eq!(
             registry("fixed_window 1000/minute; fixed_window 500/hour"),
-            expected(
-                "tg:api:fw/1h+fw/1m/lease60000:{k}",
-                "fixed_window 50/minute"
-            )
+            expected("tg:api:fw/1h+fw/1m/lease:{k}", "fixed_window 50/minute")
         );
         assert_eq!(
             registry("token_bucket 1000/s burst=200; fixed_window 9000/m"),
-            expected(
-                "tg:api:fw/1m+tb/lease100:{k}",
-                "fixed_window 20/100ms anchor=first_hit"
-            )
+            expected("tg:api:fw/1m+tb/lease10/100:{k}", "gcra 10/100ms")
         );
         assert_eq!(
-            registry("fixed_window 100/day anchor=first_hit").unwrap().1,
-            "fixed_window 10/day anchor=first_hit"
+            registry("fixed_window 100/day anchor=first_hit"),
+            expected(
+                "tg:api:ff/1d/lease:{k}",
+                "fixed_window 10/day anchor=first_hit"
+            )
         );
     }
 
@@ -189,6 +224,7 @@ mod tests {
     fn small_limits_and_sliding_windows_are_not_leased() {
         for policy in [
             "fixed_window 19/minute",
+            "39/minute",
             "sliding_window_log 1000/minute",
             "1000/s; sliding_window_counter 9000/minute",
         ] {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tidegate_core::{Claims, Cost, Decision, Key, StoreError};
 use tokio::task::JoinHandle;
 
+use super::leased_key::{KeyReturn, Order, Unsent};
 use super::plan::{LeasePlan, cost};
-use super::slice::{Granted, KeyReturn, Moment, Order, Return};
+use super::slice::{Granted, Moment};
 use super::table::Leases;
 use crate::error::CallError;
 use crate::operation::{Operation, OperationKind};
@@ -16,13 +17,10 @@ use crate::plan::RedisPlan;
 use crate::reply::Reply;
 use crate::store::{RedisStore, parts};
 
-impl RedisStore {
-    /// Returns the leases, and how this policy's quota is leased, if it is.
-    #[inline]
-    fn leases<'a>(&'a self, plan: &'a RedisPlan) -> Option<(&'a Leases, &'a LeasePlan)> {
-        Some((&self.shared().leases, plan.lease()?))
-    }
+/// The time after a denied slice until the next one is asked for.
+const RETRY_AFTER: Duration = Duration::from_millis(25);
 
+impl RedisStore {
     /// Admits a request from a slice, without a round trip. The next slice is taken in the
     /// background before this one is spent.
     #[inline]
@@ -32,11 +30,11 @@ impl RedisStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Option<Decision> {
-        let (leases, lease) = self.leases(plan)?;
+        let lease = plan.lease()?;
         if cost == Cost::ZERO {
             return None;
         }
-        let (decision, order) = leases.take(plan, lease, key, cost)?;
+        let (decision, order) = self.shared().leases.take(lease, key, cost)?;
         if let Some(order) = order {
             drop(self.spawn_refill(order));
         }
@@ -55,10 +53,10 @@ impl RedisStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Option<Decision>, StoreError> {
-        let Some((leases, lease)) = self.leases(plan) else {
+        let Some(lease) = plan.lease().filter(|_| cost > Cost::ZERO) else {
             return Ok(None);
         };
-        let Some(order) = leases.order_again(plan, lease, key, cost) else {
+        let Some(order) = self.shared().leases.order_again(lease, key, cost) else {
             return Ok(None);
         };
         // On a task of its own, so that a caller that goes away does not lose the slice.
@@ -70,33 +68,31 @@ impl RedisStore {
 
     /// Records a decision by Redis. A key in demand gets a slice in the background.
     pub(crate) fn observe(&self, plan: &RedisPlan, key: Key<'_>, cost: Cost, decision: &Decision) {
-        let Some((leases, lease)) = self.leases(plan) else {
+        let Some(lease) = plan.lease().filter(|_| cost > Cost::ZERO) else {
             return;
         };
-        if cost > Cost::ZERO
-            && let Some(order) = leases.observe(plan, lease, key, cost, decision)
-        {
+        let leases = &self.shared().leases;
+        if let Some(order) = leases.observe(plan, lease, key, cost, decision) {
             drop(self.spawn_refill(order));
         }
     }
 
-    fn spawn_refill(&self, order: Order) -> JoinHandle<Result<(), CallError>> {
+    #[cold]
+    fn spawn_refill(&self, order: Box<Order>) -> JoinHandle<Result<(), CallError>> {
         let store = self.clone();
         let runtime = &self.shared().runtime;
-        runtime.spawn(async move { store.refill(order).await })
+        runtime.spawn(async move { store.refill(*order).await })
     }
 
     /// Asks Redis for a slice, after giving back what the key does not need any more.
-    async fn refill(&self, mut order: Order) -> Result<(), CallError> {
+    async fn refill(&self, order: Order) -> Result<(), CallError> {
         let leases = &self.shared().leases;
         let Some((lease, key)) = order.plan.lease().zip(Key::new(&order.key).ok()) else {
             return Ok(());
         };
         let amount = cost(order.amount);
         let check = |plan| Operation::new(plan, OperationKind::Check, key, amount);
-        let returned = order.returned.take();
-        let unspent = returned.as_ref().map_or(0, |rest| rest.amount);
-        let mut operations = give_back(&order.plan, key, returned);
+        let (mut operations, amounts) = give_back(&order.plan, lease, key, order.unsent, leases);
         operations.push(Operation::together(
             check(&order.plan),
             check(&lease.registry),
@@ -104,17 +100,17 @@ impl RedisStore {
         let sent = leases.moment();
         let mut results = self.send_part(operations).await;
         let slice = results.pop();
-        leases.count_returned(unspent, results.iter().all(Result::is_ok));
-        leases.totals.add_lapsed(order.lapsed);
+        leases.count_returned(amounts.into_iter().zip(&results));
         match slice {
             Some(Ok(reply)) => {
-                self.answered(&order, lease, sent, reply);
+                self.answered(&order.plan, order.hash, order.amount, sent, reply);
                 Ok(())
             }
             Some(Err(error)) => {
                 // Redis may have granted it.
                 leases.totals.add_lapsed(order.amount);
-                leases.not_granted(&order, sent.now.saturating_add(lease.lifetime), None);
+                let until = sent.now.saturating_add(lease.lifetime);
+                leases.not_granted(order.hash, until);
                 Err(error)
             }
             None => Ok(()),
@@ -122,30 +118,33 @@ impl RedisStore {
     }
 
     /// Adds the slice that Redis granted, if it did.
-    fn answered(&self, order: &Order, lease: &LeasePlan, sent: Moment, reply: Reply) {
+    fn answered(&self, plan: &RedisPlan, hash: u128, amount: u64, sent: Moment, reply: Reply) {
         let leases = &self.shared().leases;
         let admission = reply.admission;
-        let Some(registered) = reply.beside else {
+        let Some((registered, lease)) = reply.beside.zip(plan.lease()) else {
             return;
         };
         if admission.decision.is_denied() || registered.decision.is_denied() {
-            let remaining = admission.decision.remaining();
-            let until = sent.now.saturating_add(lease.lifetime);
-            return leases.not_granted(order, until, Some(remaining));
+            // A smaller slice may be granted soon.
+            let until = sent.now.saturating_add(lease.lifetime.min(RETRY_AFTER));
+            let remaining = admission.decision.remaining() * 1_000;
+            let room = registered.decision.remaining() * 1_000;
+            return leases.denied(hash, until, remaining, room);
         }
-        leases.totals.add_granted(order.amount);
-        let life = LeasePlan::life(order.plan.policy(), &admission, &registered);
+        leases.totals.add_granted(amount);
+        let life = lease.life(plan.policy(), &admission, &registered);
         let granted = Granted {
-            amount: order.amount,
+            amount,
             decision: admission.decision,
             claims: admission.claims,
+            room: registered.decision.remaining() * 1_000,
             registry_claims: registered.claims,
             received_at: leases.now(),
             // Counted from before the call, so the slice ends before its window does.
             lapses_at: sent.now.saturating_add(life),
             epoch: sent.epoch,
         };
-        leases.granted(order, granted);
+        leases.granted(lease, hash, granted);
         self.start_sweeping(lease.lifetime);
     }
 
@@ -208,52 +207,63 @@ impl RedisStore {
     }
 
     async fn give_back_all(&self, returned: Vec<KeyReturn>) {
-        let mut operations = Vec::new();
+        let leases = &self.shared().leases;
+        let (mut operations, mut amounts) = (Vec::new(), Vec::new());
         for one in returned {
-            if let Ok(key) = Key::new(&one.key) {
-                operations.extend(give_back(&one.plan, key, Some(one.rest)));
+            if let Some((key, lease)) = Key::new(&one.key).ok().zip(one.plan.lease()) {
+                let (own, own_amounts) = give_back(&one.plan, lease, key, one.unsent, leases);
+                operations.extend(own);
+                amounts.extend(own_amounts);
             }
         }
-        let leases = &self.shared().leases;
+        let mut amounts = amounts.into_iter();
         for part in parts(operations) {
-            // The registry is no quota of the policy.
-            let amounts: Vec<u64> = part
-                .iter()
-                .map(|operation| match operation.plan.lease() {
-                    Some(_) => operation.cost.thousandths(),
-                    None => 0,
-                })
-                .collect();
-            for (amount, result) in amounts.into_iter().zip(self.send_part(part).await) {
-                leases.count_returned(amount, result.is_ok());
-            }
+            let results = self.send_part(part).await;
+            leases.count_returned(amounts.by_ref().zip(&results));
         }
     }
 }
 
 impl Leases {
-    fn count_returned(&self, amount: u64, is_returned: bool) {
-        if is_returned {
-            self.totals.add_returned(amount);
-        } else {
-            self.totals.add_lapsed(amount);
+    fn count_returned<'a>(
+        &self,
+        returned: impl Iterator<Item = (u64, &'a Result<Reply, CallError>)>,
+    ) {
+        for (amount, result) in returned {
+            match result {
+                Ok(_) => self.totals.add_returned(amount),
+                Err(_) => self.totals.add_lapsed(amount),
+            }
         }
     }
 }
 
-/// Returns the operations that give quota back.
-fn give_back(plan: &RedisPlan, key: Key<'_>, rest: Option<Return>) -> Vec<Operation> {
-    let Some((rest, lease)) = rest.zip(plan.lease()) else {
-        return Vec::new();
+/// Returns the operations that give quota back, and the policy's quota in each.
+fn give_back(
+    plan: &RedisPlan,
+    lease: &LeasePlan,
+    key: Key<'_>,
+    unsent: Unsent,
+    leases: &Leases,
+) -> (Vec<Operation>, Vec<u64>) {
+    leases.totals.add_lapsed(unsent.lapsed);
+    let (mut operations, mut amounts) = (Vec::new(), Vec::new());
+    let mut settle = |plan: &RedisPlan, claims: Claims, amount: u64, counted: u64| {
+        if amount > 0 {
+            let kind = OperationKind::Settle(claims);
+            operations.push(Operation::new(plan, kind, key, cost(amount)));
+            amounts.push(counted);
+        }
     };
-    let settle = |plan: &RedisPlan, claims: Claims, amount: u64| {
-        (amount > 0).then(|| Operation::new(plan, OperationKind::Settle(claims), key, cost(amount)))
-    };
-    [
-        settle(plan, rest.claims, rest.amount),
-        settle(&lease.registry, rest.registry_claims, rest.registry_amount),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    for rest in unsent.returns {
+        settle(plan, rest.claims, rest.amount, rest.amount);
+        // The registry is no quota of the policy.
+        settle(
+            &lease.registry,
+            rest.registry_claims,
+            rest.registry_amount,
+            0,
+        );
+    }
+    (operations, amounts)
 }

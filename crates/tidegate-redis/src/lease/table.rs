@@ -1,14 +1,15 @@
 //! The leased keys of a process, in bounded memory.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use tidegate_core::remote::KeyHasher;
 use tidegate_core::{Clock, Cost, Decision, Key, LeaseHealth, Timestamp};
 
+use super::leased_key::{KeyReturn, LeasedKey, Order};
 use super::plan::LeasePlan;
-use super::slice::{Granted, KeyReturn, LeasedKey, Moment, Order, Swept};
+use super::slice::{Granted, Moment};
 use crate::health::Health;
 use crate::plan::RedisPlan;
 
@@ -18,13 +19,18 @@ const SETS: usize = 4_096;
 /// The number of keys per set. When all of them hold slices, other keys of the set are not leased.
 const WAYS: usize = 4;
 
-type Set = Mutex<[Option<Box<LeasedKey>>; WAYS]>;
+/// A few keys under one lock. The hash of a key identifies it and its policy.
+#[derive(Default)]
+struct Set {
+    hashes: [u128; WAYS],
+    keys: [Option<Box<LeasedKey>>; WAYS],
+}
 
 /// The keys that this process has leased, or may lease soon.
 pub(crate) struct Leases {
-    /// Allocated with the first check of a policy that can be leased.
-    sets: OnceLock<Box<[Set]>>,
-    hasher: RandomState,
+    /// Allocated with the first decision about a policy that can be leased.
+    sets: OnceLock<Box<[Mutex<Set>]>>,
+    hasher: KeyHasher,
     clock: Clock,
     health: Arc<Health>,
     /// Set while the task that ends idle slices runs.
@@ -35,16 +41,16 @@ pub(crate) struct Leases {
 /// Amounts since the start, in thousandths.
 #[derive(Default)]
 pub(super) struct Totals {
-    pub(super) granted: AtomicU64,
-    pub(super) returned: AtomicU64,
-    pub(super) lapsed: AtomicU64,
+    granted: AtomicU64,
+    returned: AtomicU64,
+    lapsed: AtomicU64,
 }
 
 impl Leases {
     pub(crate) fn new(clock: Clock, health: Arc<Health>) -> Self {
         Self {
             sets: OnceLock::new(),
-            hasher: RandomState::new(),
+            hasher: KeyHasher::random(),
             clock,
             health,
             is_sweeping: AtomicBool::new(false),
@@ -52,10 +58,16 @@ impl Leases {
         }
     }
 
+    /// The hasher from which those of the policies are derived.
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
+    }
+
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
+    #[inline]
     pub(super) fn moment(&self) -> Moment {
         Moment {
             epoch: self.health.epoch(),
@@ -63,61 +75,42 @@ impl Leases {
         }
     }
 
-    fn hash(&self, plan: &RedisPlan, key: &[u8]) -> u64 {
-        self.hasher.hash_one(key) ^ plan.seed()
-    }
-
-    fn set(&self, hash: u64) -> &Set {
-        let sets = self.sets.get_or_init(|| {
-            let empty = || Mutex::new([const { None }; WAYS]);
-            std::iter::repeat_with(empty).take(SETS).collect()
-        });
-        &sets[hash as usize % SETS]
-    }
-
     /// Runs `change` on a key, if it is in the table.
+    #[inline]
     fn with_key<T>(
         &self,
-        hash: u64,
-        plan: &RedisPlan,
-        key: &[u8],
+        hash: u128,
         change: impl FnOnce(&mut LeasedKey) -> Option<T>,
     ) -> Option<T> {
-        let mut set = self.set(hash).lock();
-        let is_it = |known: &&mut Box<LeasedKey>| {
-            known.hash == hash && *known.key == *key && known.plan.is_equal(plan)
-        };
-        change(set.iter_mut().flatten().find(is_it)?)
+        let mut set = set_of(self.sets.get()?, hash)?.lock();
+        let way = set.hashes.iter().position(|known| *known == hash)?;
+        change(set.keys.get_mut(way)?.as_mut()?)
     }
 
     /// Admits a request from a slice. May also return a call for the next one.
     #[inline]
     pub(super) fn take(
         &self,
-        plan: &RedisPlan,
         lease: &LeasePlan,
         key: Key<'_>,
         cost: Cost,
-    ) -> Option<(Decision, Option<Order>)> {
-        let (key, cost) = (key.as_bytes(), cost.thousandths());
+    ) -> Option<(Decision, Option<Box<Order>>)> {
+        let hash = lease.hash(key.as_bytes());
         let moment = self.moment();
-        self.with_key(self.hash(plan, key), plan, key, |known| {
-            known.take(lease, moment, cost)
-        })
+        self.with_key(hash, |known| known.take(lease, moment, cost.thousandths()))
     }
 
     /// Returns a call for a slice of a key whose slice has ended.
     pub(super) fn order_again(
         &self,
-        plan: &RedisPlan,
         lease: &LeasePlan,
         key: Key<'_>,
         cost: Cost,
-    ) -> Option<Order> {
-        let (key, cost) = (key.as_bytes(), cost.thousandths());
+    ) -> Option<Box<Order>> {
+        let hash = lease.hash(key.as_bytes());
         let moment = self.moment();
-        self.with_key(self.hash(plan, key), plan, key, |known| {
-            known.order_again(lease, moment, cost)
+        self.with_key(hash, |known| {
+            known.order_again(lease, moment, cost.thousandths())
         })
     }
 
@@ -129,63 +122,70 @@ impl Leases {
         key: Key<'_>,
         cost: Cost,
         decision: &Decision,
-    ) -> Option<Order> {
-        let (key, cost) = (key.as_bytes(), cost.thousandths());
-        let (hash, moment) = (self.hash(plan, key), self.moment());
-        let mut set = self.set(hash).lock();
-        let is_it = |known: &Option<Box<LeasedKey>>| {
-            known.as_ref().is_some_and(|known| {
-                known.hash == hash && *known.key == *key && known.plan.is_equal(plan)
-            })
-        };
-        let place = set.iter().position(is_it).or_else(|| free_place(&set))?;
-        let way = set.get_mut(place)?;
-        if !is_it(way) {
-            *way = Some(Box::new(LeasedKey::new(hash, plan, key, moment.now)));
-        }
-        way.as_mut()?.observe(lease, moment, cost, decision)
+    ) -> Option<Box<Order>> {
+        let sets = self.sets.get_or_init(|| {
+            let empty = || Mutex::new(Set::default());
+            std::iter::repeat_with(empty).take(SETS).collect()
+        });
+        let (hash, moment) = (lease.hash(key.as_bytes()), self.moment());
+        let mut set = set_of(sets, hash)?.lock();
+        let new = || Box::new(LeasedKey::new(plan, hash, key.as_bytes(), moment.now));
+        let known = set.find_or_add(hash, new)?;
+        known.observe(lease, moment, cost.thousandths(), decision)
     }
 
     /// Adds a granted slice. A key with a call in flight is never removed from the table.
-    pub(super) fn granted(&self, order: &Order, granted: Granted) {
+    pub(super) fn granted(&self, lease: &LeasePlan, hash: u128, granted: Granted) {
         let moment = self.moment();
-        let lapsed = self.with_key(order.hash, &order.plan, &order.key, |known| {
-            Some(known.granted(moment, granted))
-        });
-        self.totals.add_lapsed(lapsed.unwrap_or(0));
-    }
-
-    /// Records that no slice was granted, with the remaining quota if Redis reported it.
-    pub(super) fn not_granted(&self, order: &Order, until: Timestamp, remaining: Option<u64>) {
-        self.with_key(order.hash, &order.plan, &order.key, |known| {
-            known.not_granted(until, remaining);
+        self.with_key(hash, |known| {
+            known.granted(lease, moment, granted);
             Some(())
         });
     }
 
-    /// Forgets the slice of a key.
+    /// Records that it is unknown whether a slice was granted.
+    pub(super) fn not_granted(&self, hash: u128, until: Timestamp) {
+        self.with_key(hash, |known| {
+            known.not_granted(until);
+            Some(())
+        });
+    }
+
+    /// Records that Redis denied a slice, and what remains of the quota and of the registry.
+    pub(super) fn denied(&self, hash: u128, until: Timestamp, remaining: u64, room: u64) {
+        self.with_key(hash, |known| {
+            known.denied(until, remaining, room);
+            Some(())
+        });
+    }
+
+    /// Forgets the slices of a key.
     pub(crate) fn forget(&self, plan: &RedisPlan, key: Key<'_>) {
-        let key = key.as_bytes();
-        self.with_key(self.hash(plan, key), plan, key, |known| {
-            known.drop_slice();
-            Some(())
-        });
+        if let Some(lease) = plan.lease() {
+            self.with_key(lease.hash(key.as_bytes()), |known| {
+                known.forget();
+                Some(())
+            });
+        }
     }
 
-    /// Ends slices that have lapsed or are idle. Returns `false` if no key is left.
+    /// Ends slices that have lapsed or are idle, and removes unused keys. Returns `false` if no key
+    /// is left.
     pub(super) fn sweep(&self, returned: &mut Vec<KeyReturn>) -> bool {
         let mut has_keys = false;
         for set in self.sets.get().into_iter().flatten() {
-            for way in set.lock().iter_mut() {
+            for way in &mut set.lock().keys {
                 let Some(known) = way else { continue };
-                match known.sweep(self.moment()) {
-                    Swept::Kept => has_keys = true,
-                    Swept::Unused => *way = None,
-                    Swept::Ended { rest, lapsed } => {
-                        has_keys = true;
-                        self.totals.add_lapsed(lapsed);
-                        returned.extend(rest.map(|rest| known.returned(rest)));
-                    }
+                let (plan, moment) = (known.plan().clone(), self.moment());
+                let Some(lease) = plan.lease() else { continue };
+                let unsent = known.sweep(lease, moment);
+                if !unsent.is_empty() {
+                    returned.push(known.give_back(unsent));
+                }
+                if known.is_unused(lease, moment.now) {
+                    *way = None;
+                } else {
+                    has_keys = true;
                 }
             }
         }
@@ -196,9 +196,14 @@ impl Leases {
     pub(super) fn end_all(&self) -> Vec<KeyReturn> {
         let mut returned = Vec::new();
         for set in self.sets.get().into_iter().flatten() {
-            for known in set.lock().iter_mut().flatten() {
-                let rest = known.end();
-                returned.extend(rest.map(|rest| known.returned(rest)));
+            for known in set.lock().keys.iter_mut().flatten() {
+                let plan = known.plan().clone();
+                let Some(lease) = plan.lease() else { continue };
+                known.end_all(lease, self.moment());
+                let unsent = known.take_unsent();
+                if !unsent.is_empty() {
+                    returned.push(known.give_back(unsent));
+                }
             }
         }
         returned
@@ -207,7 +212,8 @@ impl Leases {
     pub(crate) fn health(&self) -> LeaseHealth {
         let mut health = LeaseHealth::default();
         for set in self.sets.get().into_iter().flatten() {
-            for held in set.lock().iter().flatten().filter_map(|known| known.held()) {
+            let set = set.lock();
+            for held in set.keys.iter().flatten().filter_map(|known| known.held()) {
                 health.keys += 1;
                 health.held += held;
             }
@@ -220,15 +226,37 @@ impl Leases {
     }
 }
 
-/// Returns a place for a new key: an empty one, or that of the key without a slice that was used
-/// least recently.
-fn free_place(set: &[Option<Box<LeasedKey>>; WAYS]) -> Option<usize> {
-    let oldest = |(place, known): (usize, &Option<Box<LeasedKey>>)| match known {
-        None => Some((Timestamp::default(), place)),
-        Some(known) => known.is_replaceable().then_some((known.last_used, place)),
-    };
-    let place = set.iter().enumerate().filter_map(oldest).min();
-    place.map(|(_, place)| place)
+#[inline]
+fn set_of(sets: &[Mutex<Set>], hash: u128) -> Option<&Mutex<Set>> {
+    sets.get(hash as usize % SETS)
+}
+
+impl Set {
+    /// Returns a key of this set. A new one takes an empty place, or that of the key without a
+    /// slice that was used least recently.
+    fn find_or_add(
+        &mut self,
+        hash: u128,
+        new: impl FnOnce() -> Box<LeasedKey>,
+    ) -> Option<&mut LeasedKey> {
+        let is_it =
+            |(known, key): (&u128, &Option<Box<LeasedKey>>)| *known == hash && key.is_some();
+        let place = self.hashes.iter().zip(&self.keys).position(is_it);
+        if let Some(place) = place {
+            return self.keys.get_mut(place)?.as_deref_mut();
+        }
+        let age = |key: &Option<Box<LeasedKey>>| match key {
+            None => Some(Timestamp::default()),
+            Some(key) => key.replaceable_since(),
+        };
+        let ages = self.keys.iter().enumerate();
+        let (_, place) = ages
+            .filter_map(|(place, key)| Some((age(key)?, place)))
+            .min()?;
+        *self.hashes.get_mut(place)? = hash;
+        let key = self.keys.get_mut(place)?;
+        Some(key.insert(new()))
+    }
 }
 
 impl Totals {
