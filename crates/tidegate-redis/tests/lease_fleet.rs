@@ -23,6 +23,8 @@ const BUCKET: &str = "gcra 2000/second burst=1000";
 const BUCKET_BURST: f64 = 1_100.0;
 const BUCKET_RATE: f64 = 2_000.0;
 
+/// Returns the time of the clock that Redis uses, too.
+#[allow(clippy::disallowed_methods)]
 fn micros() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap().as_micros() as u64

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use tidegate::store::Store;
 use tidegate::{AnyStore, Gate, StoreUrl};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -143,6 +144,8 @@ async fn serve(
     );
     server.start_draining();
     workers.end(&server).await;
+    // No request needs the quota that this process has leased.
+    Store::give_back_leases(server.active().gate.store()).await;
     ended.cancel();
     // The last snapshot is written after all connections have ended.
     let kept = keeper

@@ -54,7 +54,7 @@ impl Series {
 }
 
 /// All metrics.
-pub(crate) const SERIES: [Series; 15] = [
+pub(crate) const SERIES: [Series; 20] = [
     counter("tidegate_checks", "Requests by policy and outcome", checks),
     counter(
         "tidegate_near_limit",
@@ -124,6 +124,31 @@ pub(crate) const SERIES: [Series; 15] = [
         "tidegate_store_waiting",
         "Checks waiting for a round trip to the store",
         |snapshot| of_store(snapshot, |store| store.waiting),
+    ),
+    gauge(
+        "tidegate_leased_keys",
+        "Keys of which this process holds leased quota",
+        |snapshot| of_store(snapshot, |store| store.leases.keys),
+    ),
+    gauge(
+        "tidegate_leased_units",
+        "Leased quota that this process has not spent",
+        |snapshot| of_store(snapshot, |store| store.leases.held / 1_000),
+    ),
+    counter(
+        "tidegate_lease_granted_units",
+        "Quota leased from the store",
+        |snapshot| of_store(snapshot, |store| store.leases.granted / 1_000),
+    ),
+    counter(
+        "tidegate_lease_returned_units",
+        "Leased quota given back unspent",
+        |snapshot| of_store(snapshot, |store| store.leases.returned / 1_000),
+    ),
+    counter(
+        "tidegate_lease_lapsed_units",
+        "Leased quota neither spent nor given back",
+        |snapshot| of_store(snapshot, |store| store.leases.lapsed / 1_000),
     ),
     Series {
         name: "tidegate_store_latency_seconds",

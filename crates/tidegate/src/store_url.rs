@@ -339,9 +339,10 @@ impl StoreUrl {
         {
             return Err(ConnectError::Lease(match name {
                 Some(name) => format!(
-                    "policy `{name}`: {reason}, a policy without leases, or a store without `lease`"
+                    "policy `{name}`: {reason}; or a policy without leases (`lease = false`), or a \
+                     store without `lease` in its URL"
                 ),
-                None => format!("{reason}, or a store without `lease`"),
+                None => format!("{reason}; or a store without `lease` in its URL"),
             }));
         }
         Ok(())

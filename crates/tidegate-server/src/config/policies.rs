@@ -35,6 +35,9 @@ pub struct PolicyConfig {
     /// The answer when the store is unavailable. The default is the store's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureMode>,
+    /// Whether checks may use the store's quota leases.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub lease: bool,
     /// The rules for single keys, whatever their tier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<ExceptionConfig>,
@@ -58,6 +61,15 @@ pub struct ExceptionConfig {
     /// Denies every request.
     #[serde(default, skip_serializing_if = "is_false")]
     pub blocked: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
@@ -108,6 +120,9 @@ impl PolicyConfig {
         }
         if let Some(failure) = self.failure {
             rules = rules.failure_policy(failure.policy(instances));
+        }
+        if !self.lease {
+            rules = rules.without_leases();
         }
         Ok(rules)
     }

@@ -16,8 +16,9 @@ fn error<T>(message: impl Into<String>) -> Result<T, ConfigError> {
 impl Config {
     /// Checks that the settings fit together.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        self.policy_set()?;
         self.validate_store()?;
+        let leases = self.store.url.url().check_policies(&self.policy_set()?);
+        leases.map_err(|error| ConfigError::Values(error.to_string()))?;
         self.validate_tokens()?;
         self.validate_hosts()?;
         self.validate_bounds()?;

@@ -32,6 +32,9 @@ pub(super) struct CheckResponse<'a> {
     candidate: Option<&'static str>,
     /// The reason if the failure policy answered.
     degraded: Option<&'static str>,
+    /// Set if quota leases make the figures estimates.
+    #[serde(skip_serializing_if = "is_false")]
+    leased: bool,
     /// The reason for a denial: `limited`, `blocked`, `cost_above_capacity` or `outage`.
     reason: Option<&'static str>,
     /// The limit that denied the request.
@@ -87,6 +90,7 @@ impl<'a> CheckResponse<'a> {
                 .degraded()
                 .or_else(|| decision?.degraded())
                 .map(Degraded::name),
+            leased: decision.is_some_and(Decision::is_leased),
             reason: denying
                 .and_then(|policy| policy.reason())
                 .map(DenialReason::name),
@@ -130,6 +134,7 @@ impl<'a> CheckResponse<'a> {
             shadow: None,
             candidate: None,
             degraded: decision.degraded().map(Degraded::name),
+            leased: decision.is_leased(),
             reason: decision.reason().map(DenialReason::name),
             denied_by: limits
                 .filter(|_| decision.is_denied())
@@ -142,7 +147,11 @@ impl<'a> CheckResponse<'a> {
     }
 }
 
-/// Returns the time until all enforced policies are reset.
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 /// The figures of one limit.
 #[derive(Serialize)]
 struct LimitJson<'a> {
@@ -194,6 +203,7 @@ impl<'a> LimitJson<'a> {
     }
 }
 
+/// Returns the time until all enforced policies are reset.
 fn longest_reset(verdict: &Verdict) -> Option<u64> {
     let enforced = verdict
         .decisions()
