@@ -46,7 +46,7 @@ pub(super) struct LeasedKey {
     unsent: Unsent,
 }
 
-/// What the next call for a slice gives back, and what was lost.
+/// The quota that the next call for a slice gives back, and the quota that was lost.
 #[derive(Default)]
 pub(super) struct Unsent {
     pub(super) returns: Vec<Return>,
@@ -235,7 +235,7 @@ impl LeasedKey {
             demand.saturating_mul(2)
         };
         let first = FIRST_AMOUNT.max(cost.saturating_mul(4));
-        // What this key reports as spent makes room.
+        // Quota that is reported as spent makes room.
         let spent = self.unsent.spent.as_ref();
         let unreported = self.slice.as_ref().map_or(0, Slice::unreported)
             + spent.map_or(0, |spent| spent.registry_amount);

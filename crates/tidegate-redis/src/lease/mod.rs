@@ -14,7 +14,7 @@
 //!
 //! # Files
 //!
-//! - `plan.rs`: which policies can be leased, and their registry.
+//! - `plan.rs`: the policies that can be leased, and their registry.
 //! - `slice.rs`: a slice, and the decisions made from it.
 //! - `leased_key.rs`: one key: its slices, its demand, and when the next slice is taken.
 //! - `table.rs`: the keys of this process, in bounded memory.

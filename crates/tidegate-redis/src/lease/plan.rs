@@ -1,4 +1,4 @@
-//! Which policies can be leased, and the registry of their slices.
+//! The leasing of a policy: whether it is possible, and the registry of its slices.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::settings::LeaseSettings;
 /// The smallest slice worth leasing, in units. With less, every check is decided by Redis.
 const MIN_SLICE: u64 = 2;
 
-/// How the quota of a policy is leased.
+/// The numbers by which the quota of a policy is leased.
 #[derive(Debug)]
 pub(crate) struct LeasePlan {
     /// Counts the slices of a key that any process holds.

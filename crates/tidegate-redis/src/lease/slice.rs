@@ -22,7 +22,7 @@ pub(super) struct Granted {
     /// The places where the slice was counted: in the policy's limits, and in the registry.
     pub(super) claims: Claims,
     pub(super) registry_claims: Claims,
-    /// What may be leased beside this slice.
+    /// The quota that may be leased beside this slice.
     pub(super) room: u64,
     pub(super) received_at: Timestamp,
     pub(super) lapses_at: Timestamp,
@@ -50,7 +50,7 @@ pub(super) struct Return {
     pub(super) registry_claims: Claims,
 }
 
-/// What happens to the rest of a slice that is not spent any more.
+/// The rest of a slice that is not spent any more.
 pub(super) enum Rest {
     Nothing,
     Returned(Return),

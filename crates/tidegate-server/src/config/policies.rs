@@ -35,7 +35,7 @@ pub struct PolicyConfig {
     /// The answer when the store is unavailable. The default is the store's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureMode>,
-    /// Whether checks may use the store's quota leases.
+    /// Set to false to decide every check in Redis, also if the store's URL has `lease`.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub lease: bool,
     /// The rules for single keys, whatever their tier.
