@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use anyhow::Context as _;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Request, Response};
@@ -30,6 +31,9 @@ pub(crate) struct Options {
     /// Number of client addresses
     #[arg(long, default_value_t = 10_000)]
     clients: u32,
+    /// Only run the contender of this name, for a profiler
+    #[arg(long)]
+    profile: Option<String>,
 }
 
 /// The most that a layer without headers may add.
@@ -54,6 +58,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         ("tower_governor", governor(false)?),
         ("tower_governor, headers", governor(true)?),
     ];
+    if let Some(wanted) = &options.profile {
+        let contender = contenders.iter_mut().find(|(name, _)| name == wanted);
+        let (_, sample) = contender.context("--profile: expected the name of a contender")?;
+        (0..options.rounds).for_each(|_| sample(options.requests, options.clients));
+        return Ok(());
+    }
     let allocations: Vec<f64> = contenders
         .iter_mut()
         .map(|(_, sample)| {

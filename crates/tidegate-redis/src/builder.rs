@@ -212,7 +212,7 @@ impl RedisStoreBuilder {
 
     /// Leases quota of hot keys: this process takes a slice of a key's limit from Redis, and admits
     /// requests from it without a round trip. The slice of a bucket is spent within `lifetime`,
-    /// from 10 ms to a minute.
+    /// from 10 ms to a minute, in whole milliseconds.
     ///
     /// Fixed windows are never exceeded. A bucket can exceed its burst by the
     /// [share](Self::lease_share) that may be leased. Policies with sliding windows cannot be
@@ -231,7 +231,9 @@ impl RedisStoreBuilder {
     /// ```
     pub fn lease(self, lifetime: Duration) -> Self {
         self.set(|url| {
-            url.settings.lease.get_or_insert_default().lifetime = lifetime;
+            let millis = u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
+            let lease = &mut url.settings.lease;
+            (lease.is_on, lease.lifetime) = (true, Duration::from_millis(millis));
         })
     }
 
@@ -239,7 +241,7 @@ impl RedisStoreBuilder {
     /// default is 10.
     pub fn lease_share(self, per_cent: u8) -> Self {
         self.set(|url| {
-            url.settings.lease.get_or_insert_default().share = u64::from(per_cent);
+            url.settings.lease.share = u64::from(per_cent);
         })
     }
 
@@ -250,10 +252,7 @@ impl RedisStoreBuilder {
     /// Returns an error if a limit of the policy is a sliding window.
     #[doc(hidden)] // For Tidegate's own limiters.
     pub fn check_lease(&self, policy: &Policy) -> Result<(), String> {
-        let has_leases = self
-            .url
-            .as_ref()
-            .is_ok_and(|url| url.settings.lease.is_some());
+        let has_leases = self.url.as_ref().is_ok_and(|url| url.settings.lease.is_on);
         match cannot_be_leased(policy) {
             Some(reason) if has_leases => Err(reason),
             _ => Ok(()),

@@ -333,6 +333,8 @@ impl Shared {
         {
             return;
         }
+        // The new owner may be a replica that has not received the last writes.
+        self.health.connection_lost();
         self.owners.rcu(|owners| {
             let mut owners = (**owners).clone();
             if let Some(owner) = owners.get_mut(usize::from(slot)) {

@@ -30,14 +30,14 @@ pub(crate) struct RedisSettings {
     /// The maximum number of operations that wait for one node.
     pub(crate) max_waiting: usize,
     pub(crate) manual_time: Option<ManualTime>,
-    /// The settings of quota leases, if they are used.
-    pub(crate) lease: Option<LeaseSettings>,
+    pub(crate) lease: LeaseSettings,
 }
 
 /// The settings of quota leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseSettings {
-    /// The longest time in which a slice of a bucket is spent.
+    pub(crate) is_on: bool,
+    /// The longest time in which a slice of a bucket is spent, in whole milliseconds.
     pub(crate) lifetime: Duration,
     /// The most of a limit that all processes together may hold, in per cent.
     pub(crate) share: u64,
@@ -46,6 +46,7 @@ pub(crate) struct LeaseSettings {
 impl Default for LeaseSettings {
     fn default() -> Self {
         Self {
+            is_on: false,
             lifetime: Duration::from_millis(100),
             share: 10,
         }
@@ -61,7 +62,7 @@ impl Default for RedisSettings {
             connect_timeout: Duration::from_millis(500),
             max_waiting: 4_096,
             manual_time: None,
-            lease: None,
+            lease: LeaseSettings::default(),
         }
     }
 }

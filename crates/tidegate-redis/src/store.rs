@@ -95,9 +95,16 @@ impl RedisStore {
         matches!(self.0.route, Route::Cluster(_))
     }
 
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.0.settings.timeout
+    }
+
     /// Sends one operation.
     async fn send(&self, operation: Operation) -> Result<Reply, StoreError> {
-        let deadline = Instant::now() + self.0.settings.timeout;
+        self.send_by(self.deadline(), operation).await
+    }
+
+    async fn send_by(&self, deadline: Instant, operation: Operation) -> Result<Reply, StoreError> {
         let reply = match &self.0.route {
             Route::Cluster(cluster) => cluster.send(operation, deadline).await,
             Route::Single(connection) => {
@@ -115,7 +122,7 @@ impl RedisStore {
         connection: &Connection,
         operations: Vec<Operation>,
     ) -> Result<Vec<Admission>, StoreError> {
-        let deadline = Instant::now() + self.0.settings.timeout;
+        let deadline = self.deadline();
         let results = connection.send(Batch::atomic(operations), deadline).await;
         let replies: Result<Vec<Reply>, CallError> =
             results.into_iter().map(from_single_server).collect();
@@ -176,7 +183,7 @@ impl RedisStore {
         &self,
         operations: Vec<Operation>,
     ) -> Vec<Result<Reply, CallError>> {
-        let deadline = Instant::now() + self.0.settings.timeout;
+        let deadline = self.deadline();
         match &self.0.route {
             Route::Cluster(cluster) => cluster.send_many(operations, deadline).await,
             Route::Single(connection) => {
@@ -288,9 +295,7 @@ impl Store for RedisStore {
     fn plan(&self, policy: &Policy, namespace: &str) -> RedisPlan {
         let (settings, leases) = (&self.0.settings, &self.0.leases);
         let stem = key::stem(&settings.prefix, namespace, policy);
-        let lease = settings.lease.as_ref().and_then(|settings| {
-            LeasePlan::new(&stem, namespace, policy, settings, leases.hasher())
-        });
+        let lease = LeasePlan::new(&stem, namespace, policy, settings.lease, leases.hasher());
         RedisPlan::with_stem(stem, namespace, policy, lease)
     }
 
@@ -316,11 +321,13 @@ impl Store for RedisStore {
         if let Some(decision) = self.take_leased(plan, key, cost) {
             return Ok(decision);
         }
+        let deadline = self.deadline();
         if let Some(decision) = self.refill_and_take(plan, key, cost).await? {
             return Ok(decision);
         }
         let check = Operation::new(plan, OperationKind::Check, key, cost);
-        let decision = self.decide(check).await?;
+        let reply = self.in_runtime(self.send_by(deadline, check)).await?;
+        let decision = reply.admission.decision;
         self.observe(plan, key, cost, &decision);
         Ok(decision)
     }
@@ -416,6 +423,7 @@ impl Store for RedisStore {
         key: Key<'_>,
         cost: Cost,
     ) -> Result<Charged, StoreError> {
+        self.give_back_key(plan, key).await;
         let charge = Operation::new(plan, OperationKind::Charge, key, cost);
         let reply = self.ask(charge).await?;
         Ok(Charged {
@@ -467,7 +475,10 @@ impl Store for RedisStore {
     async fn reset(&self, plan: &RedisPlan, key: Key<'_>) -> Result<bool, StoreError> {
         self.0.leases.forget(plan, key);
         let reset = Operation::new(plan, OperationKind::Reset, key, Cost::ZERO);
-        Ok(self.ask(reset).await?.deleted > 0)
+        let deleted = self.ask(reset).await?.deleted;
+        // A slice may have been taken before the reset was executed.
+        self.0.leases.forget(plan, key);
+        Ok(deleted > 0)
     }
 
     async fn keep_receipt(

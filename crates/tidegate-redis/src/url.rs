@@ -298,11 +298,8 @@ impl RedisUrl {
             }
             "connect_timeout" => settings.connect_timeout = duration(name, value)?,
             "max_waiting" => settings.max_waiting = number(name, value)?,
-            "lease" => settings.lease = lease(settings.lease, value)?,
-            "lease_share" => {
-                let share = number(name, value)?;
-                settings.lease.get_or_insert_default().share = share as u64;
-            }
+            "lease" => set_lease(&mut settings.lease, value)?,
+            "lease_share" => settings.lease.share = number(name, value)? as u64,
             "sentinel_user" => self.sentinel_credentials.user = Some(value.to_owned()),
             "sentinel_password" => self.sentinel_credentials.password = Some(value.to_owned()),
             "ca" | "cert" | "key" | "insecure" => match &mut self.tls {
@@ -327,13 +324,12 @@ impl RedisUrl {
                 "a prefix with braces would put all keys into one cluster slot: expected no braces",
             );
         }
-        if let Some(lease) = &self.settings.lease {
-            if !LEASE_LIFETIMES.contains(&lease.lifetime) {
-                return error("lease: expected on, off or a lifetime from 10ms to 60s");
-            }
-            if !(1..=100).contains(&lease.share) {
-                return error("lease_share: expected a percentage from 1 to 100");
-            }
+        let lease = &self.settings.lease;
+        if !LEASE_LIFETIMES.contains(&lease.lifetime) {
+            return error("lease: expected on, off or a lifetime from 10ms to 60s");
+        }
+        if !(1..=100).contains(&lease.share) {
+            return error("lease_share: expected a percentage from 1 to 100");
         }
         if self.settings.max_waiting == 0 {
             return error("max_waiting=0: expected at least 1");
@@ -378,19 +374,12 @@ fn number(name: &str, value: &str) -> Result<usize, RedisUrlError> {
 }
 
 /// Parses `on`, `off` or the lifetime of a slice.
-fn lease(
-    settings: Option<LeaseSettings>,
-    value: &str,
-) -> Result<Option<LeaseSettings>, RedisUrlError> {
-    let settings = settings.unwrap_or_default();
-    Ok(match value {
-        "on" | "" => Some(settings),
-        "off" => None,
-        lifetime => Some(LeaseSettings {
-            lifetime: duration("lease", lifetime)?,
-            ..settings
-        }),
-    })
+fn set_lease(lease: &mut LeaseSettings, value: &str) -> Result<(), RedisUrlError> {
+    lease.is_on = value != "off";
+    if !matches!(value, "on" | "off" | "") {
+        lease.lifetime = duration("lease", value)?;
+    }
+    Ok(())
 }
 
 /// Parses `50ms` or `2s`. A bare number is milliseconds.

@@ -11,6 +11,9 @@ use crate::plan::RedisPlan;
 /// The number of checks within one lifetime after which a key is leased.
 const HOT: u32 = 4;
 
+/// The longest key that is leased, in bytes. Longer ones are decided by Redis.
+pub(super) const LONGEST_KEY: usize = 256;
+
 /// The size of a key's first slice: 16 units.
 const FIRST_AMOUNT: u64 = 16_000;
 
@@ -44,6 +47,8 @@ pub(super) struct LeasedKey {
     checks: u32,
     measured_at: Timestamp,
     unsent: Unsent,
+    /// Counts resets. A slice from before a reset is not spent.
+    resets: u32,
 }
 
 /// The quota that the next call for a slice gives back, and the quota that was lost.
@@ -69,6 +74,7 @@ pub(super) struct Order {
     pub(super) key: Box<[u8]>,
     pub(super) amount: u64,
     pub(super) unsent: Unsent,
+    pub(super) resets: u32,
 }
 
 impl LeasedKey {
@@ -89,6 +95,7 @@ impl LeasedKey {
             checks: 0,
             measured_at: now,
             unsent: Unsent::default(),
+            resets: 0,
         }
     }
 
@@ -202,6 +209,7 @@ impl LeasedKey {
         let amount = self.next_amount(lease, now, cost);
         if amount < (2 * cost).max(2_000) {
             self.not_before = now.saturating_add(lease.lifetime / 2);
+            self.room = u64::MAX;
             return None;
         }
         self.is_refilling = true;
@@ -218,6 +226,7 @@ impl LeasedKey {
             key: self.key.clone(),
             amount,
             unsent: std::mem::take(&mut self.unsent),
+            resets: self.resets,
         }))
     }
 
@@ -239,11 +248,15 @@ impl LeasedKey {
         let spent = self.unsent.spent.as_ref();
         let unreported = self.slice.as_ref().map_or(0, Slice::unreported)
             + spent.map_or(0, |spent| spent.registry_amount);
-        let room = self.room.saturating_add(unreported);
+        let room = if elapsed < lifetime {
+            self.room.saturating_add(unreported)
+        } else {
+            u64::MAX
+        };
         let amount = wanted
             .min(self.amount.saturating_mul(GROWTH))
-            .min(room)
             .max(first)
+            .min(room)
             .min(lease.max_slice)
             .min(self.remaining / SHARE_OF_REMAINING);
         // Part of a unit could not be spent by a request of cost 1.
@@ -251,8 +264,17 @@ impl LeasedKey {
     }
 
     /// Adds a slice that Redis granted.
-    pub(super) fn granted(&mut self, lease: &LeasePlan, moment: Moment, granted: Granted) {
+    pub(super) fn granted(
+        &mut self,
+        lease: &LeasePlan,
+        moment: Moment,
+        granted: Granted,
+        resets: u32,
+    ) {
         self.is_refilling = false;
+        if resets != self.resets {
+            return;
+        }
         self.remaining = granted.decision.remaining().saturating_mul(1_000);
         self.room = granted.room;
         self.end_lapsed(lease, moment);
@@ -261,7 +283,7 @@ impl LeasedKey {
             self.slice = Some(new);
             return;
         };
-        if let Some(next) = old.merge(moment, new)
+        if let Some(next) = old.merge(lease, moment, new)
             && let Some(unused) = self.next.replace(next)
         {
             self.unsent.add(unused.end(lease, moment));
@@ -334,8 +356,9 @@ impl LeasedKey {
         &self.plan
     }
 
-    /// Forgets all slices.
+    /// Forgets all slices, also one that is being taken.
     pub(super) fn forget(&mut self) {
+        self.resets = self.resets.wrapping_add(1);
         (self.slice, self.next) = (None, None);
         self.unsent = Unsent::default();
     }

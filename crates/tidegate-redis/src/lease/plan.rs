@@ -49,15 +49,16 @@ fn is_window(limit: &Limit) -> bool {
 }
 
 impl LeasePlan {
-    /// Returns `None` if the policy cannot be leased, or if its limits are too small.
+    /// Returns `None` if leases are off, if the policy cannot be leased, or if its limits are too
+    /// small.
     pub(crate) fn new(
         stem: &[u8],
         namespace: &str,
         policy: &Policy,
-        settings: &LeaseSettings,
+        settings: LeaseSettings,
         hasher: &KeyHasher,
     ) -> Option<Self> {
-        if namespace == ANY_RATE || cannot_be_leased(policy).is_some() {
+        if !settings.is_on || namespace == ANY_RATE || cannot_be_leased(policy).is_some() {
             return None;
         }
         let limits = policy.limits();
@@ -69,9 +70,9 @@ impl LeasePlan {
             window_registry(share, limits)
         }?;
         let capacity = registry.limits().first().map(Limit::capacity)?;
-        // A process reads the registry of its own settings only, see `docs/redis.md`.
+        // Lifetimes have registries of their own, see `docs/redis.md`.
         let suffix = match has_bucket {
-            true => format!("/lease{capacity}/{}:", settings.lifetime.as_millis()),
+            true => format!("/lease{}:", settings.lifetime.as_millis()),
             false => "/lease:".to_owned(),
         };
         let registry_stem = [&stem[..stem.len() - 1], suffix.as_bytes()].concat();
@@ -130,6 +131,15 @@ impl LeasePlan {
         }
     }
 
+    /// Returns the time until which the rest of a slice may be given back.
+    pub(super) fn last_return(&self, lapses_at: Timestamp) -> Timestamp {
+        if self.has_bucket {
+            lapses_at.saturating_add(self.lifetime)
+        } else {
+            Timestamp::from_nanos(u64::MAX)
+        }
+    }
+
     /// Returns the time that `amount` takes in the queue of the slowest leaky bucket.
     pub(super) fn queue_time(&self, amount: u64) -> Duration {
         self.leak.map_or(Duration::ZERO, |leak| {
@@ -145,12 +155,15 @@ impl LeasePlan {
     }
 }
 
-/// Returns the registry of a policy with a bucket. All slices live as long as each other, so within
-/// one lifetime a bucket of half the share grants at most the share.
+/// Returns the registry of a policy with a bucket: a window of one lifetime.
+///
+/// A slice that is granted in one window lapses in the next one at the latest, and the rest of it is
+/// given back by the end of the window after that. So at any time the slices of three windows may
+/// count, and each window grants a third of the share.
 fn bucket_registry(share: u64, lifetime: Duration) -> Option<Policy> {
-    let half = share / 2;
-    let registry = format!("gcra {half}/{}ms", lifetime.as_millis());
-    (half >= MIN_SLICE).then(|| registry.parse().ok())?
+    let third = share / 3;
+    let registry = format!("fixed_window {third}/{}ms", lifetime.as_millis());
+    (third >= MIN_SLICE).then(|| registry.parse().ok())?
 }
 
 /// Returns the registry of a policy of fixed windows: a window like the shortest.
@@ -180,9 +193,10 @@ impl Leak {
     }
 }
 
-/// Returns the cost of a slice.
-pub(super) fn cost(thousandths: u64) -> Cost {
-    Cost::from_thousandths(thousandths).unwrap_or(Cost::ZERO)
+/// Returns the cost of a slice, or `None` if it is none.
+pub(super) fn cost(thousandths: u64) -> Option<Cost> {
+    let cost = Cost::from_thousandths(thousandths).ok()?;
+    (cost > Cost::ZERO).then_some(cost)
 }
 
 #[cfg(test)]
@@ -192,9 +206,13 @@ mod tests {
 
     fn registry(policy: &str) -> Option<(String, String)> {
         let policy = policy.parse().unwrap();
-        let (settings, hasher) = (LeaseSettings::default(), KeyHasher::random());
+        let settings = LeaseSettings {
+            is_on: true,
+            ..LeaseSettings::default()
+        };
+        let hasher = KeyHasher::random();
         let stem = key::stem("tg", "api", &policy);
-        let plan = LeasePlan::new(&stem, "api", &policy, &settings, &hasher)?;
+        let plan = LeasePlan::new(&stem, "api", &policy, settings, &hasher)?;
         let name = plan.registry.name(tidegate_core::Key::new(b"k").unwrap());
         let name = String::from_utf8(name).unwrap();
         Some((name, plan.registry.policy().to_string()))
@@ -205,11 +223,11 @@ mod tests {
         let expected = |name: &str, policy: &str| Some((name.to_owned(), policy.to_owned()));
         assert_eq!(
             registry("fixed_window 1000/minute; fixed_window 500/hour"),
-            expected("tg:api:fw/1h+fw/1m/lease:{k}", "fixed_window 50/minute")
+            expected("tg:api:fw/1m+fw/1h/lease:{k}", "fixed_window 50/minute")
         );
         assert_eq!(
             registry("token_bucket 1000/s burst=200; fixed_window 9000/m"),
-            expected("tg:api:fw/1m+tb/lease10/100:{k}", "gcra 10/100ms")
+            expected("tg:api:fw/1m+tb/lease100:{k}", "fixed_window 6/100 ms")
         );
         assert_eq!(
             registry("fixed_window 100/day anchor=first_hit"),
@@ -224,7 +242,7 @@ mod tests {
     fn small_limits_and_sliding_windows_are_not_leased() {
         for policy in [
             "fixed_window 19/minute",
-            "39/minute",
+            "59/minute",
             "sliding_window_log 1000/minute",
             "1000/s; sliding_window_counter 9000/minute",
         ] {

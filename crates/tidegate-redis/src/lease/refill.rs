@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::leased_key::{KeyReturn, Order, Unsent};
 use super::plan::{LeasePlan, cost};
-use super::slice::{Granted, Moment};
+use super::slice::Granted;
 use super::table::Leases;
 use crate::error::CallError;
 use crate::operation::{Operation, OperationKind};
@@ -18,7 +18,11 @@ use crate::reply::Reply;
 use crate::store::{RedisStore, parts};
 
 /// The time after a denied slice until the next one is asked for.
-const RETRY_AFTER: Duration = Duration::from_millis(25);
+const PAUSE_AFTER_DENIAL: Duration = Duration::from_millis(25);
+
+/// The time after an error of Redis until the next slice is asked for. Redis decides the
+/// checks until then: the error can be that of the registry alone, such as TRYAGAIN while a slot moves.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     /// Admits a request from a slice, without a round trip. The next slice is taken in the
@@ -45,8 +49,8 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if Redis did not answer. The check is not sent then, because it would have
-    /// to wait once more.
+    /// Returns an error if Redis did not answer. The check is not sent then: it would have to wait
+    /// once more.
     pub(crate) async fn refill_and_take(
         &self,
         plan: &RedisPlan,
@@ -61,7 +65,7 @@ impl RedisStore {
         };
         // On a task of its own, so that a caller that goes away does not lose the slice.
         match self.spawn_refill(order).await {
-            Ok(Err(error)) => Err(self.failed(error)),
+            Ok(Err(error)) if error.is_outage() => Err(self.failed(error)),
             _ => Ok(self.take_leased(plan, key, cost)),
         }
     }
@@ -87,10 +91,11 @@ impl RedisStore {
     /// Asks Redis for a slice, after giving back what the key does not need any more.
     async fn refill(&self, order: Order) -> Result<(), CallError> {
         let leases = &self.shared().leases;
-        let Some((lease, key)) = order.plan.lease().zip(Key::new(&order.key).ok()) else {
+        let key = Key::new(&order.key).ok();
+        let (Some(lease), Some(key), Some(amount)) = (order.plan.lease(), key, cost(order.amount))
+        else {
             return Ok(());
         };
-        let amount = cost(order.amount);
         let check = |plan| Operation::new(plan, OperationKind::Check, key, amount);
         let (mut operations, amounts) = give_back(&order.plan, lease, key, order.unsent, leases);
         operations.push(Operation::together(
@@ -99,53 +104,54 @@ impl RedisStore {
         ));
         let sent = leases.moment();
         let mut results = self.send_part(operations).await;
-        let slice = results.pop();
-        leases.count_returned(amounts.into_iter().zip(&results));
-        match slice {
-            Some(Ok(reply)) => {
-                self.answered(&order.plan, order.hash, order.amount, sent, reply);
-                Ok(())
+        let slice = results.pop().unwrap_or(Err(CallError::Timeout));
+        leases.count_returned(results.iter().zip(amounts));
+        let until = |pause| sent.now.saturating_add(pause);
+        let (admission, registered) = match slice {
+            Ok(Reply {
+                admission,
+                beside: Some(registered),
+                ..
+            }) => (admission, registered),
+            Ok(_) => {
+                leases.not_granted(order.hash, until(PAUSE_AFTER_ERROR));
+                return Ok(());
             }
-            Some(Err(error)) => {
-                // Redis may have granted it.
-                leases.totals.add_lapsed(order.amount);
-                let until = sent.now.saturating_add(lease.lifetime);
-                leases.not_granted(order.hash, until);
-                Err(error)
+            Err(error) => {
+                // After an outage, Redis may have granted it.
+                let pause = if error.is_outage() {
+                    leases.totals.add_lapsed(order.amount);
+                    lease.lifetime
+                } else {
+                    PAUSE_AFTER_ERROR
+                };
+                leases.not_granted(order.hash, until(pause));
+                return Err(error);
             }
-            None => Ok(()),
-        }
-    }
-
-    /// Adds the slice that Redis granted, if it did.
-    fn answered(&self, plan: &RedisPlan, hash: u128, amount: u64, sent: Moment, reply: Reply) {
-        let leases = &self.shared().leases;
-        let admission = reply.admission;
-        let Some((registered, lease)) = reply.beside.zip(plan.lease()) else {
-            return;
         };
+        let room = registered.decision.remaining() * 1_000;
         if admission.decision.is_denied() || registered.decision.is_denied() {
-            // A smaller slice may be granted soon.
-            let until = sent.now.saturating_add(lease.lifetime.min(RETRY_AFTER));
             let remaining = admission.decision.remaining() * 1_000;
-            let room = registered.decision.remaining() * 1_000;
-            return leases.denied(hash, until, remaining, room);
+            let until = until(lease.lifetime.min(PAUSE_AFTER_DENIAL));
+            leases.denied(order.hash, until, remaining, room);
+            return Ok(());
         }
-        leases.totals.add_granted(amount);
-        let life = lease.life(plan.policy(), &admission, &registered);
+        leases.totals.add_granted(order.amount);
+        let life = lease.life(order.plan.policy(), &admission, &registered);
         let granted = Granted {
-            amount,
+            amount: order.amount,
             decision: admission.decision,
             claims: admission.claims,
-            room: registered.decision.remaining() * 1_000,
+            room,
             registry_claims: registered.claims,
             received_at: leases.now(),
             // Counted from before the call, so the slice ends before its window does.
             lapses_at: sent.now.saturating_add(life),
             epoch: sent.epoch,
         };
-        leases.granted(lease, hash, granted);
-        self.start_sweeping(lease.lifetime);
+        leases.granted(lease, order.hash, granted, order.resets);
+        self.start_sweeping(lease.lifetime / 2);
+        Ok(())
     }
 
     /// Starts the task that ends idle slices, unless it is running.
@@ -219,7 +225,23 @@ impl RedisStore {
         let mut amounts = amounts.into_iter();
         for part in parts(operations) {
             let results = self.send_part(part).await;
-            leases.count_returned(amounts.by_ref().zip(&results));
+            leases.count_returned(results.iter().zip(amounts.by_ref()));
+            let is_outage = |result: &Result<Reply, CallError>| {
+                result.as_ref().is_err_and(CallError::is_outage)
+            };
+            if results.iter().any(is_outage) {
+                break;
+            }
+        }
+        leases.totals.add_lapsed(amounts.sum());
+    }
+
+    /// Gives the slices of a key back, before a charge that may put the key in debt.
+    pub(crate) async fn give_back_key(&self, plan: &RedisPlan, key: Key<'_>) {
+        if let Some(lease) = plan.lease()
+            && let Some(returned) = self.shared().leases.end(lease, key)
+        {
+            self.in_runtime(self.give_back_all(vec![returned])).await;
         }
     }
 }
@@ -227,9 +249,9 @@ impl RedisStore {
 impl Leases {
     fn count_returned<'a>(
         &self,
-        returned: impl Iterator<Item = (u64, &'a Result<Reply, CallError>)>,
+        returned: impl Iterator<Item = (&'a Result<Reply, CallError>, u64)>,
     ) {
-        for (amount, result) in returned {
+        for (result, amount) in returned {
             match result {
                 Ok(_) => self.totals.add_returned(amount),
                 Err(_) => self.totals.add_lapsed(amount),
@@ -247,15 +269,20 @@ fn give_back(
     leases: &Leases,
 ) -> (Vec<Operation>, Vec<u64>) {
     leases.totals.add_lapsed(unsent.lapsed);
+    let moment = leases.moment();
     let (mut operations, mut amounts) = (Vec::new(), Vec::new());
     let mut settle = |plan: &RedisPlan, claims: Claims, amount: u64, counted: u64| {
-        if amount > 0 {
+        if let Some(amount) = cost(amount) {
             let kind = OperationKind::Settle(claims);
-            operations.push(Operation::new(plan, kind, key, cost(amount)));
+            operations.push(Operation::new(plan, kind, key, amount));
             amounts.push(counted);
         }
     };
     for rest in unsent.returns {
+        if !rest.is_due(moment) {
+            leases.totals.add_lapsed(rest.amount);
+            continue;
+        }
         settle(plan, rest.claims, rest.amount, rest.amount);
         // The registry is no quota of the policy.
         settle(

@@ -44,10 +44,20 @@ pub(super) struct Slice {
 
 /// Quota to give back: to the policy's limits, and to the registry.
 pub(super) struct Return {
+    /// The time after which it must not be given back any more.
+    pub(super) until: Timestamp,
+    pub(super) epoch: u64,
     pub(super) amount: u64,
     pub(super) claims: Claims,
     pub(super) registry_amount: u64,
     pub(super) registry_claims: Claims,
+}
+
+impl Return {
+    /// Returns `true` if Redis still knows the slice, and it still counts.
+    pub(super) fn is_due(&self, moment: Moment) -> bool {
+        moment.now < self.until && moment.epoch == self.epoch
+    }
 }
 
 /// The rest of a slice that is not spent any more.
@@ -127,11 +137,16 @@ impl Slice {
         self.renews_at = self.granted.lapses_at;
     }
 
-    /// Adds a slice of the same windows to this one. Returns the other one if it has other claims.
-    pub(super) fn merge(&mut self, moment: Moment, mut next: Self) -> Option<Self> {
+    /// Adds a slice of the same windows to this one. Returns the other one if that is not possible.
+    pub(super) fn merge(
+        &mut self,
+        lease: &LeasePlan,
+        moment: Moment,
+        mut next: Self,
+    ) -> Option<Self> {
         let (old, new) = (&self.granted, &next.granted);
         let is_same = old.claims == new.claims && old.registry_claims == new.registry_claims;
-        if !is_same || !self.is_valid(moment) {
+        if lease.has_bucket || !is_same || !self.is_valid(moment) {
             return Some(next);
         }
         next.left += self.left;
@@ -147,6 +162,8 @@ impl Slice {
     /// Returns what the registry need not count any more.
     pub(super) fn report(&mut self) -> Option<Return> {
         (self.unreported > 0).then(|| Return {
+            until: self.granted.lapses_at,
+            epoch: self.granted.epoch,
             amount: 0,
             claims: Claims::new(),
             registry_amount: std::mem::take(&mut self.unreported),
@@ -172,6 +189,8 @@ impl Slice {
             self.left + self.unreported
         };
         let rest = Return {
+            until: lease.last_return(self.granted.lapses_at),
+            epoch: self.granted.epoch,
             amount: self.left,
             claims: self.granted.claims,
             registry_amount,
@@ -179,7 +198,7 @@ impl Slice {
         };
         match (rest.amount, rest.registry_amount) {
             (0, 0) => Rest::Nothing,
-            (0, _) => Rest::Spent(rest),
+            (0, _) if lease.has_bucket => Rest::Spent(rest),
             _ => Rest::Returned(rest),
         }
     }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tidegate_core::remote::KeyHasher;
 use tidegate_core::{Clock, Cost, Decision, Key, LeaseHealth, Timestamp};
 
-use super::leased_key::{KeyReturn, LeasedKey, Order};
+use super::leased_key::{KeyReturn, LONGEST_KEY, LeasedKey, Order};
 use super::plan::LeasePlan;
 use super::slice::{Granted, Moment};
 use crate::health::Health;
@@ -123,6 +123,9 @@ impl Leases {
         cost: Cost,
         decision: &Decision,
     ) -> Option<Box<Order>> {
+        if key.as_bytes().len() > LONGEST_KEY {
+            return None;
+        }
         let sets = self.sets.get_or_init(|| {
             let empty = || Mutex::new(Set::default());
             std::iter::repeat_with(empty).take(SETS).collect()
@@ -135,10 +138,10 @@ impl Leases {
     }
 
     /// Adds a granted slice. A key with a call in flight is never removed from the table.
-    pub(super) fn granted(&self, lease: &LeasePlan, hash: u128, granted: Granted) {
+    pub(super) fn granted(&self, lease: &LeasePlan, hash: u128, granted: Granted, resets: u32) {
         let moment = self.moment();
         self.with_key(hash, |known| {
-            known.granted(lease, moment, granted);
+            known.granted(lease, moment, granted, resets);
             Some(())
         });
     }
@@ -167,6 +170,16 @@ impl Leases {
                 Some(())
             });
         }
+    }
+
+    /// Ends the slices of a key.
+    pub(super) fn end(&self, lease: &LeasePlan, key: Key<'_>) -> Option<KeyReturn> {
+        let moment = self.moment();
+        self.with_key(lease.hash(key.as_bytes()), |known| {
+            known.end_all(lease, moment);
+            let unsent = known.take_unsent();
+            (!unsent.is_empty()).then(|| known.give_back(unsent))
+        })
     }
 
     /// Ends slices that have lapsed or are idle, and removes unused keys. Returns `false` if no key
