@@ -4,7 +4,7 @@
 //! [`Denial::headers`](crate::Denial::headers) those of a denied request. Frameworks only convert
 //! [`Header`]s to their own type, by the rule in [`Merge`].
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +40,7 @@ pub enum Merge {
 }
 
 impl Header {
+    #[inline]
     pub(crate) fn new(name: &'static str, value: impl Into<Bytes>) -> Self {
         let merge = match name {
             "ratelimit" | "ratelimit-policy" | "access-control-expose-headers" => Merge::Append,
@@ -149,30 +150,54 @@ pub fn rate_limit_headers(
     if policies.is_empty() {
         return headers;
     }
-    let nearest = match excess {
-        Some(_) => verdict.longest_delayed().and_then(LimitState::new),
-        None => verdict.nearest().and_then(LimitState::new),
-    };
-    let nearest = nearest.map(|state| LimitState { excess, ..state });
-    if matches!(
-        format,
-        HeaderFormat::Draft11 | HeaderFormat::Draft07 | HeaderFormat::Draft06
-    ) {
+    if format == HeaderFormat::Draft11 {
+        headers.push(Header::new("ratelimit-policy", policies));
+        if let Some(usage) = usage(verdict, reports_all, excess) {
+            headers.push(Header::new("ratelimit", usage));
+        }
+        return headers;
+    }
+    if matches!(format, HeaderFormat::Draft07 | HeaderFormat::Draft06) {
         headers.push(Header::new("ratelimit-policy", policies.clone()));
     }
-    let Some(nearest) = nearest else {
-        return headers;
-    };
-    match format {
-        HeaderFormat::Draft11 if reports_all && excess.is_none() => {
-            let reported = verdict.decisions().iter().filter(|one| is_reported(one));
-            let states: SmallVec<[_; 2]> = reported.flat_map(LimitState::all).collect();
-            headers.push(Header::new("ratelimit", list(&states)));
-        }
-        HeaderFormat::Draft11 => headers.push(Header::new("ratelimit", list(&[nearest]))),
-        _ => nearest.push_numbers(&mut headers, format, &policies),
+    if let Some(nearest) = nearest_state(verdict, excess) {
+        nearest.push_numbers(&mut headers, format, &policies);
     }
     headers
+}
+
+/// Returns the state of the limit nearest to its end, or `None` if the failure policy answered.
+fn nearest_state(verdict: &Verdict, excess: Option<Duration>) -> Option<LimitState<'_>> {
+    let nearest = match excess {
+        Some(_) => verdict.longest_delayed(),
+        None => verdict.nearest(),
+    };
+    let state = LimitState::new(nearest?)?;
+    Some(LimitState { excess, ..state })
+}
+
+/// Returns the states of all limits, or of the nearest, as a structured list:
+/// `"api";r=50;t=30, "login";r=2;t=5`. Returns `None` if the failure policy answered.
+fn usage(verdict: &Verdict, reports_all: bool, excess: Option<Duration>) -> Option<Bytes> {
+    if !reports_all || excess.is_some() {
+        let nearest = nearest_state(verdict, excess)?;
+        return Some(in_block(|text| nearest.write_item(text)));
+    }
+    let nearest = verdict.nearest()?.decision()?;
+    if nearest.degraded().is_some() {
+        return None;
+    }
+    Some(in_block(|text| {
+        let mut is_first = true;
+        for policy in verdict.decisions().iter().filter(|one| is_reported(one)) {
+            LimitState::for_each(policy, |state| {
+                if !std::mem::take(&mut is_first) {
+                    text.extend_from_slice(b", ");
+                }
+                state.write_item(text);
+            });
+        }
+    }))
 }
 
 /// Returns the headers that report limits and usage of a verdict, in the default format.
@@ -200,31 +225,24 @@ pub fn verdict_headers(verdict: &Verdict) -> Headers {
 /// The size of the blocks that header values are cut from. A value that is kept keeps its block.
 const BLOCK: usize = 1_024;
 
-/// Returns the states as a structured list: `"api";r=50;t=30, "login";r=2;t=5`.
-fn list(states: &[LimitState<'_>]) -> Bytes {
+/// The rest of a block that a new value starts in. A longer value moves to a block of its own.
+const ENOUGH: usize = 64;
+
+/// Returns what `write` writes, cut from a block: one allocation for some dozen values.
+fn in_block(write: impl FnOnce(&mut BytesMut)) -> Bytes {
     thread_local! {
-        /// The rest of the last block: one allocation for some dozen values.
-        static REST: RefCell<BytesMut> = RefCell::default();
+        /// The rest of the last block.
+        static REST: Cell<BytesMut> = Cell::default();
     }
-    let mut text: SmallVec<[u8; 128]> = SmallVec::new();
-    for state in states {
-        if !text.is_empty() {
-            text.extend_from_slice(b", ");
-        }
-        state.write_item(&mut text);
-    }
-    let cut = REST.try_with(|rest| {
-        let mut rest = rest.try_borrow_mut().ok()?;
-        if rest.capacity() < text.len() {
-            *rest = BytesMut::with_capacity(BLOCK.max(text.len()));
-        }
-        rest.extend_from_slice(&text);
-        Some(rest.split().freeze())
-    });
     // The thread may be ending.
-    cut.ok()
-        .flatten()
-        .unwrap_or_else(|| Bytes::copy_from_slice(&text))
+    let mut rest = REST.try_with(Cell::take).unwrap_or_default();
+    if rest.capacity() < ENOUGH {
+        rest = BytesMut::with_capacity(BLOCK);
+    }
+    write(&mut rest);
+    let value = rest.split().freeze();
+    let _ = REST.try_with(|place| place.set(rest));
+    value
 }
 
 fn is_reported(decision: &PolicyDecision) -> bool {
@@ -318,17 +336,19 @@ impl<'a> LimitState<'a> {
         Self::of_limit(policy, decision.limit_index(), decision.into())
     }
 
-    /// Returns the states of all limits of a policy, if their figures are known, and otherwise that
+    /// Visits the states of all limits of a policy, if their figures are known, and otherwise that
     /// of the limit that its decision names.
-    fn all(policy: &'a PolicyDecision) -> SmallVec<[Self; 2]> {
-        let all = policy.limits().iter().enumerate();
-        let all: SmallVec<[Self; 2]> = all
-            .filter_map(|(index, figures)| Self::of_limit(policy, index, *figures))
-            .collect();
-        if all.is_empty() {
-            return Self::new(policy).into_iter().collect();
+    fn for_each(policy: &'a PolicyDecision, mut visit: impl FnMut(Self)) {
+        let mut is_known = false;
+        for (index, figures) in policy.limits().iter().enumerate() {
+            if let Some(state) = Self::of_limit(policy, index, *figures) {
+                is_known = true;
+                visit(state);
+            }
         }
-        all
+        if !is_known && let Some(state) = Self::new(policy) {
+            visit(state);
+        }
     }
 
     fn of_limit(policy: &'a PolicyDecision, index: usize, figures: LimitFigures) -> Option<Self> {
@@ -347,12 +367,12 @@ impl<'a> LimitState<'a> {
     }
 
     /// Writes `"api";r=50;t=30`. This runs for every response, so it avoids `format!`.
-    fn write_item(&self, text: &mut SmallVec<[u8; 128]>) {
+    fn write_item(&self, text: &mut BytesMut) {
         let mut digits = itoa::Buffer::new();
-        text.push(b'"');
+        text.extend_from_slice(b"\"");
         text.extend_from_slice(self.policy.label().name().as_str().as_bytes());
         if !self.is_only_limit {
-            text.push(b'/');
+            text.extend_from_slice(b"/");
             text.extend_from_slice(digits.format(self.index + 1).as_bytes());
         }
         text.extend_from_slice(b"\";r=");

@@ -121,12 +121,11 @@ impl<'a, S: Store> Lookup<'a, S> {
             (RuleAction::Allow, _) => PolicyOutcome::Unlimited,
             (RuleAction::Block, _) => PolicyOutcome::Blocked,
         };
-        PolicyDecision {
-            label: Arc::clone(&self.rule.label),
+        PolicyDecision::new(
+            Arc::clone(&self.rule.label),
             outcome,
-            is_shadow: self.policy.is_shadow(),
-            limits,
-            candidate: candidate.map(Box::new),
-        }
+            self.policy.is_shadow(),
+        )
+        .with_details(limits, candidate)
     }
 }

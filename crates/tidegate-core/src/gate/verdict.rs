@@ -49,8 +49,15 @@ pub struct PolicyDecision {
     pub(super) label: std::sync::Arc<PolicyLabel>,
     pub(super) outcome: PolicyOutcome,
     pub(super) is_shadow: bool,
-    pub(super) limits: Vec<LimitFigures>,
-    pub(super) candidate: Option<Box<Decision>>,
+    /// Absent from most decisions, which are moved often.
+    details: Option<Box<Details>>,
+}
+
+/// The parts of a decision that few requests have.
+#[derive(Clone, Debug)]
+struct Details {
+    limits: Vec<LimitFigures>,
+    candidate: Option<Decision>,
 }
 
 /// The policy, tier and limits that were applied.
@@ -117,13 +124,37 @@ impl PolicyDecision {
     /// Returns the decision of an enforced policy without a candidate.
     #[inline]
     pub(super) fn limited(label: &std::sync::Arc<PolicyLabel>, decision: Decision) -> Self {
+        Self::new(
+            std::sync::Arc::clone(label),
+            PolicyOutcome::Limited(decision),
+            false,
+        )
+    }
+
+    #[inline]
+    pub(super) fn new(
+        label: std::sync::Arc<PolicyLabel>,
+        outcome: PolicyOutcome,
+        is_shadow: bool,
+    ) -> Self {
         Self {
-            label: std::sync::Arc::clone(label),
-            outcome: PolicyOutcome::Limited(decision),
-            is_shadow: false,
-            limits: Vec::new(),
-            candidate: None,
+            label,
+            outcome,
+            is_shadow,
+            details: None,
         }
+    }
+
+    /// Adds the figures of every limit, and the decision of the candidate.
+    pub(super) fn with_details(
+        mut self,
+        limits: Vec<LimitFigures>,
+        candidate: Option<Decision>,
+    ) -> Self {
+        if !limits.is_empty() || candidate.is_some() {
+            self.details = Some(Box::new(Details { limits, candidate }));
+        }
+        self
     }
 
     /// Returns the policy that decided.
@@ -206,7 +237,10 @@ impl PolicyDecision {
     /// [`decision`](Self::decision) has the figures of the only limit.
     #[must_use]
     pub fn limits(&self) -> &[LimitFigures] {
-        &self.limits
+        match &self.details {
+            Some(details) => &details.limits,
+            None => &[],
+        }
     }
 
     /// Returns the limit that denied the request or, if it was allowed, the one with the least
@@ -256,7 +290,7 @@ impl PolicyDecision {
     /// ```
     #[must_use]
     pub fn candidate(&self) -> Option<&Decision> {
-        self.candidate.as_deref()
+        self.details.as_ref()?.candidate.as_ref()
     }
 
     /// Returns how long the policy denies; never is longest.
@@ -276,13 +310,7 @@ impl PolicyDecision {
 impl Verdict {
     /// Creates a verdict from a decision that was made outside a gate.
     pub fn from_decision(label: std::sync::Arc<PolicyLabel>, decision: Decision) -> Self {
-        let decision = PolicyDecision {
-            label,
-            outcome: PolicyOutcome::Limited(decision),
-            is_shadow: false,
-            limits: Vec::new(),
-            candidate: None,
-        };
+        let decision = PolicyDecision::new(label, PolicyOutcome::Limited(decision), false);
         Self {
             decisions: SmallVec::from_buf([decision]),
         }
@@ -291,8 +319,8 @@ impl Verdict {
     /// Adds the figures of every limit to a verdict of [`from_decision`](Self::from_decision).
     #[doc(hidden)] // For Tidegate's own servers.
     pub fn with_limits(mut self, limits: Vec<LimitFigures>) -> Self {
-        if let Some(decision) = self.decisions.first_mut() {
-            decision.limits = limits;
+        if let Some(decision) = self.decisions.pop() {
+            self.decisions.push(decision.with_details(limits, None));
         }
         self
     }

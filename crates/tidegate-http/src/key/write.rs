@@ -113,22 +113,22 @@ fn write_both<F: Framework>(
 
 /// Appends an address that is already truncated to its prefix.
 pub(super) fn write_address(client: &ClientAddress, address: IpAddr, key: &mut KeyBytes) {
+    if let IpAddr::V4(address) = address {
+        return write_octets(address.octets(), key);
+    }
     key.extend_from_slice(b"ip:");
     // Writing to a vector cannot fail.
-    let _ = match (address, client.prefix_bits(address)) {
-        (IpAddr::V4(address), _) => {
-            write_octets(address.octets(), key);
-            Ok(())
-        }
-        (address, Some(bits)) => write!(KeyWriter(key), "{address}/{bits}"),
-        (address, None) => write!(KeyWriter(key), "{address}"),
+    let _ = match client.prefix_bits(address) {
+        Some(bits) => write!(KeyWriter(key), "{address}/{bits}"),
+        None => write!(KeyWriter(key), "{address}"),
     };
 }
 
-/// Writes an IPv4 address like its `Display`, in a tenth of the time: this runs for every request.
+/// Writes `ip:` and an IPv4 address like its `Display`, in a tenth of the time: this runs for every
+/// request.
 fn write_octets(octets: [u8; 4], key: &mut KeyBytes) {
-    let mut text = [b'.'; 16];
-    let mut end = 0;
+    let mut text = *b"ip:.................";
+    let mut end = 3;
     let mut put = |byte: u8| {
         if let Some(place) = text.get_mut(end) {
             *place = byte;
@@ -212,7 +212,7 @@ mod tests {
             let address = std::net::Ipv4Addr::from_bits(bits);
             let mut key = KeyBytes::new();
             write_octets(address.octets(), &mut key);
-            assert_eq!(key.as_slice(), address.to_string().as_bytes());
+            assert_eq!(key.as_slice(), format!("ip:{address}").as_bytes());
         }
     }
 }

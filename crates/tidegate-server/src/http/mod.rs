@@ -211,7 +211,9 @@ impl ProtocolHandler for Http {
             .timer(TokioTimer::new())
             .header_read_timeout(None)
             .max_buf_size(MAX_HEAD)
-            .max_headers(MAX_FIELDS);
+            .max_headers(MAX_FIELDS)
+            // A small head and body are written faster from one buffer.
+            .writev(false);
         builder
             .http2()
             .timer(TokioTimer::new())
