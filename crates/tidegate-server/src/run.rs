@@ -266,6 +266,8 @@ impl Workers {
         listening: Vec<Listening>,
     ) -> Result<(), ServeError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
+            // With the default of 61, one connection of fifty waits for twice as long as most.
+            .event_interval(31)
             .enable_all()
             .build()?;
         // A token per thread, so that threads do not contend for one.

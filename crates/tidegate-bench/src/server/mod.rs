@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             "B4 HTTP",
             None,
             vec![
-                at_least("rate", rate, CRAB, 1.15),
+                at_least("rate", rate, CRAB, 1.3),
                 at_most("p99", p99, CRAB, 1.0),
             ],
         ),
