@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use common::{TIMEOUT, admitted, left};
 use tidegate_core::{
-    CheckError, Decision, FailurePolicy, LeaseHealth, Limiter, ManualClock, Outcome, Timestamp,
+    CheckError, Decision, FailurePolicy, Gate, LeaseHealth, Limiter, ManualClock, Outcome,
+    PolicySet, Rules, Subject, Timestamp,
 };
 use tidegate_redis::RedisStore;
 use tidegate_testkit::redis::{
@@ -261,12 +262,19 @@ fn the_quota_held_is_a_share_of_the_limit() {
             continue;
         }
         // The processes end without giving anything back. The rest of the limit is usable.
-        let before = 5 * 200 * 7 + warm_up(&limiters[0]);
-        let held: u64 = limiters.iter().map(|limiter| health(limiter).held).sum();
-        drop(limiters);
         let plain = common::closed(&server.url(), policy);
-        let rest = admitted(&plain, "k", 10_000);
-        assert_eq!(before + rest, 10_000 - (held / 1_000) as usize, "{policy}");
+        let held = || {
+            limiters
+                .iter()
+                .map(|limiter| health(limiter).held)
+                .sum::<u64>()
+                / 1_000
+        };
+        let all = || 5 * 200 * 7 + held() + left(&plain, "k");
+        assert!(wait_for(TIMEOUT, || all() == 10_000), "{}", all());
+        let usable = left(&plain, "k");
+        drop(limiters);
+        assert_eq!(admitted(&plain, "k", 10_000) as u64, usable, "{policy}");
     }
 }
 
@@ -412,6 +420,57 @@ fn looks_charges_and_batches_agree_with_slices() {
     }
     total += admitted(&limiter, "k", 1_000);
     assert_eq!(total, 900);
+}
+
+/// A gate admits from slices without a future. Both ways of deciding count every request once.
+#[test]
+fn a_gate_admits_from_slices_at_once() {
+    let server = RedisServer::start();
+    let url = format!("{}?{LONG}", server.url());
+    let store = RedisStore::connect_blocking(&url).unwrap();
+    let rules = |text: &str| Rules::new(text.parse().unwrap());
+    let leased = rules("fixed_window 1000/365 days")
+        .tier("gold", "fixed_window 2000/365 days".parse().unwrap())
+        .unwrap();
+    let exempt = rules("fixed_window 1000/365 days").without_leases();
+    let policies = PolicySet::new()
+        .with("leased", leased)
+        .unwrap()
+        .with("exempt", exempt)
+        .unwrap();
+    let gate = Gate::builder(store, policies).build();
+    for (policy, tier, limit) in [
+        ("leased", None, 1_000),
+        ("leased", Some("gold"), 2_000),
+        ("exempt", None, 1_000),
+    ] {
+        let (mut at_once, mut allowed) = (0, 0);
+        for _ in 0..3_000 {
+            let mut subject = Subject::new(policy, "k");
+            subject.tier = tier;
+            let subjects = [subject];
+            let verdict = match gate.decide_now(&subjects, false) {
+                Some(verdict) => {
+                    at_once += 1;
+                    verdict.unwrap()
+                }
+                None => {
+                    let request = gate.check(policy, "k");
+                    let request = match tier {
+                        Some(tier) => request.tier(tier),
+                        None => request,
+                    };
+                    request.blocking().unwrap()
+                }
+            };
+            allowed += u64::from(verdict.is_allowed());
+        }
+        assert_eq!(allowed, limit, "{policy} {tier:?}");
+        assert_eq!(at_once > 500, policy == "leased", "{policy}: {at_once}");
+    }
+    let counters = gate.counters();
+    let counted: u64 = counters.iter().map(|one| one.allowed + one.denied).sum();
+    assert_eq!(counted, 9_000);
 }
 
 #[test]

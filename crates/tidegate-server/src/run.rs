@@ -266,7 +266,8 @@ impl Workers {
         listening: Vec<Listening>,
     ) -> Result<(), ServeError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
-            // With the default of 61, one connection of fifty waits for twice as long as most.
+            // With the default of 61, a tenth of the requests of fifty connections wait twice as
+            // long.
             .event_interval(31)
             .enable_all()
             .build()?;

@@ -225,17 +225,26 @@ impl<S: Store> NamedPolicy<S> {
         key: &[u8],
         tier: Option<&str>,
     ) -> Result<(&Arc<Rule<S>>, bool), CheckError> {
+        match self.known_rule(key, tier) {
+            Some(found) => Ok(found),
+            None => self.unknown_tier(tier.unwrap_or_default()),
+        }
+    }
+
+    /// Like [`rule`](Self::rule). Returns `None` if the tier is unknown, and does not count it.
+    pub(super) fn known_rule(
+        &self,
+        key: &[u8],
+        tier: Option<&str>,
+    ) -> Option<(&Arc<Rule<S>>, bool)> {
         if !self.exceptions.is_empty()
             && let Some(rule) = self.exceptions.get(key)
         {
-            return Ok((rule, true));
+            return Some((rule, true));
         }
-        let Some(tier) = tier.filter(|tier| !tier.is_empty()) else {
-            return Ok((&self.default, false));
-        };
-        match self.tiers.get(tier) {
-            Some(rule) => Ok((rule, false)),
-            None => self.unknown_tier(tier),
+        match tier.filter(|tier| !tier.is_empty()) {
+            None => Some((&self.default, false)),
+            Some(tier) => Some((self.tiers.get(tier)?, false)),
         }
     }
 

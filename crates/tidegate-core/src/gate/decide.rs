@@ -74,7 +74,7 @@ impl<S: Store> Gate<S> {
     }
 
     /// Decides like [`decide`](Self::decide) or [`decide_with_limits`](Self::decide_with_limits),
-    /// without a future. Returns `None` if the store is remote.
+    /// without a future. Returns `None` if the store is remote and has to be asked.
     #[doc(hidden)] // For middleware.
     #[inline]
     pub fn decide_now(
@@ -83,7 +83,8 @@ impl<S: Store> Gate<S> {
         wants_limits: bool,
     ) -> Option<Result<Verdict, CheckError>> {
         if self.store().is_remote() {
-            return None;
+            let [subject] = subjects else { return None };
+            return self.decide_leased(subject, wants_limits).map(Ok);
         }
         if let [subject] = subjects
             && let Some(verdict) = self.decide_one(subject, wants_limits)
@@ -178,6 +179,26 @@ impl<S: Store> Gate<S> {
         Some(Ok(Verdict {
             decisions: SmallVec::from_buf([PolicyDecision::limited(&rule.label, decision)]),
         }))
+    }
+
+    /// Admits a request under one enforced policy from quota that this process has leased.
+    fn decide_leased(&self, subject: &Subject<'_>, wants_limits: bool) -> Option<Verdict> {
+        let policies = self.shared.policies.load();
+        let policy = policies.policy(subject.policy).ok()?;
+        if policy.candidate().is_some() || policy.is_shadow() {
+            return None;
+        }
+        let key = encoded(subject.tenant, &subject.key).ok()?;
+        let (rule, _) = policy.known_rule(&key, subject.tier)?;
+        let limiter = rule.limiter()?;
+        if wants_limits && limiter.policy().limits().len() > 1 {
+            return None;
+        }
+        let decision = limiter.check_leased(Key::new(&key).ok()?, subject.cost)?;
+        policy.counters().count_enforced(&decision);
+        Some(Verdict {
+            decisions: SmallVec::from_buf([PolicyDecision::limited(&rule.label, decision)]),
+        })
     }
 
     /// Decides a request under several policies, in this process.

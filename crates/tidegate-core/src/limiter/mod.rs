@@ -341,6 +341,14 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Admits a request from quota that this process has leased.
+    #[inline]
+    pub(crate) fn check_leased(&self, key: Key<'_>, cost: Cost) -> Option<Decision> {
+        let shared = &*self.shared;
+        let guard = shared.guard.as_ref()?;
+        guard.check_leased(&*shared.store, &shared.plan, key, cost)
+    }
+
     /// Decides without a future, if the store is in this process.
     #[inline]
     pub(crate) fn check_local(&self, key: Key<'_>, cost: Cost) -> Result<Decision, StoreError> {
