@@ -8,13 +8,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::clients::{Clients, client_settings};
 use common::closed;
 use tidegate_core::Limiter;
 use tidegate_redis::RedisStore;
-use tidegate_testkit::Folder;
 use tidegate_testkit::redis::{RedisServer, now, wait_for};
 
 const LIMIT: usize = 20;
@@ -41,21 +40,17 @@ fn key(number: usize) -> String {
     format!("user:{number}")
 }
 
-/// A client of the fleet in its own process: this test program, configured by environment
-/// variables. It writes a line for each admission immediately, so that a kill loses none.
+/// A client of the fleet in its own process.
 #[test]
 fn client() {
-    let (Ok(url), Ok(path)) = (
-        std::env::var("TIDEGATE_FLEET_URL"),
-        std::env::var("TIDEGATE_FLEET_FILE"),
-    ) else {
+    let Some((url, path)) = client_settings() else {
         return;
     };
     let limiters = limiters(&url);
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (limiters, path) = (&limiters, format!("{path}-{thread}"));
-            scope.spawn(move || send_requests(limiters, Path::new(&path)));
+            let (limiters, path) = (&limiters, path.with_extension(thread.to_string()));
+            scope.spawn(move || send_requests(limiters, &path));
         }
     });
 }
@@ -79,75 +74,20 @@ fn send_requests(limiters: &[Limiter<RedisStore>], path: &Path) {
     }
 }
 
-/// The running clients, and the files that all clients have written.
-struct Fleet {
-    url: String,
-    folder: Folder,
-    clients: Vec<Child>,
-    started: usize,
-}
-
-impl Fleet {
-    fn start_client(&mut self) {
-        let file = self.folder.path().join(format!("client-{}", self.started));
-        self.started += 1;
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "client", "--nocapture"])
-            .env("TIDEGATE_FLEET_URL", &self.url)
-            .env("TIDEGATE_FLEET_FILE", file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.clients.push(child);
+/// Returns the number of admissions by policy and key.
+fn admissions(clients: &Clients) -> HashMap<String, usize> {
+    let mut admissions = HashMap::new();
+    for line in clients.lines() {
+        assert!(!line.starts_with("error"), "{line}");
+        *admissions.entry(line).or_insert(0) += 1;
     }
-
-    /// Kills the oldest client with SIGKILL and starts a new one.
-    fn replace_oldest_client(&mut self) {
-        let mut oldest = self.clients.remove(0);
-        oldest.kill().unwrap();
-        oldest.wait().unwrap();
-        self.start_client();
-    }
-
-    /// Returns the number of admissions by policy and key.
-    fn admissions(&self) -> HashMap<String, usize> {
-        let mut admissions = HashMap::new();
-        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
-            for line in std::fs::read_to_string(entry.unwrap().path())
-                .unwrap()
-                .lines()
-            {
-                assert!(!line.starts_with("error"), "{line}");
-                *admissions.entry(line.to_owned()).or_insert(0) += 1;
-            }
-        }
-        admissions
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        for client in &mut self.clients {
-            // The client may have exited already.
-            let _ = client.kill();
-            let _ = client.wait();
-        }
-    }
+    admissions
 }
 
 #[test]
 fn no_key_admits_more_than_its_limit() {
     let server = RedisServer::start();
-    let mut fleet = Fleet {
-        url: server.url(),
-        folder: Folder::new(),
-        clients: Vec::new(),
-        started: 0,
-    };
-    for _ in 0..4 {
-        fleet.start_client();
-    }
+    let mut clients = Clients::start(server.url(), 4);
     let start = now();
     let (mut flushes, mut kills) = (0, 0);
     // Scripts are flushed every 100 ms, connections killed every 70 ms, and a client killed every
@@ -163,9 +103,9 @@ fn no_key_admits_more_than_its_limit() {
             kills += 1;
         }
         if elapsed
-            > Duration::from_millis(300) * fleet.started as u32 - Duration::from_millis(1_200)
+            > Duration::from_millis(300) * clients.started() as u32 - Duration::from_millis(1_200)
         {
-            fleet.replace_oldest_client();
+            clients.replace_oldest();
         }
         assert!(
             server.keys().iter().all(|(_, ttl)| *ttl != -1),
@@ -184,7 +124,7 @@ fn no_key_admits_more_than_its_limit() {
         wait_for(common::TIMEOUT, is_used_up),
         "the clients did not use up the limits"
     );
-    let admissions = fleet.admissions();
+    let admissions = admissions(&clients);
     for (key, count) in &admissions {
         assert!(*count <= LIMIT, "{key} was admitted {count} times");
     }

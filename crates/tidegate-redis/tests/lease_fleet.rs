@@ -7,12 +7,10 @@ mod common;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
+use common::clients::{Clients, client_settings};
 use common::closed;
-use tidegate_testkit::Folder;
 use tidegate_testkit::redis::{RedisServer, now, wait_for};
 
 const WINDOW: &str = "fixed_window 3000/second";
@@ -30,19 +28,15 @@ fn micros() -> u64 {
     since.unwrap().as_micros() as u64
 }
 
-/// A client in its own process: this test program, configured by environment variables. It writes a
-/// line for each admission immediately, so that a kill loses none.
+/// A client in its own process.
 #[test]
 fn client() {
-    let (Ok(url), Ok(path)) = (
-        std::env::var("TIDEGATE_FLEET_URL"),
-        std::env::var("TIDEGATE_FLEET_FILE"),
-    ) else {
+    let Some((url, path)) = client_settings() else {
         return;
     };
     let window = closed(&format!("{url}?lease=on"), WINDOW);
     let bucket = window.with_policy(BUCKET.parse().unwrap());
-    let mut file = File::create(Path::new(&path)).unwrap();
+    let mut file = File::create(path).unwrap();
     let mut granted = 0;
     loop {
         let leases = window.counters().store.unwrap().leases;
@@ -62,86 +56,25 @@ fn client() {
     }
 }
 
-struct Fleet {
-    url: String,
-    folder: Folder,
-    clients: Vec<Child>,
-    started: usize,
-}
-
 /// An admission: when it was asked for, and when it was known.
 type Admission = (u64, u64);
 
-impl Fleet {
-    fn start_client(&mut self) {
-        let file = self.folder.path().join(format!("client-{}", self.started));
-        self.started += 1;
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "client", "--nocapture"])
-            .env("TIDEGATE_FLEET_URL", &self.url)
-            .env("TIDEGATE_FLEET_FILE", file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.clients.push(child);
+/// Returns the admissions by limit.
+fn admissions(clients: &Clients) -> HashMap<String, Vec<Admission>> {
+    let mut admissions = HashMap::<String, Vec<Admission>>::new();
+    for line in clients.lines() {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap().to_owned();
+        let mut time = || words.next().unwrap().parse().unwrap();
+        admissions.entry(name).or_default().push((time(), time()));
     }
-
-    fn replace_oldest_client(&mut self) {
-        let mut oldest = self.clients.remove(0);
-        oldest.kill().unwrap();
-        oldest.wait().unwrap();
-        self.start_client();
-    }
-
-    /// Sends a signal to the newest client.
-    fn signal_newest(&self, signal: &str) {
-        let newest = self.clients.last().unwrap().id().to_string();
-        let status = Command::new("kill").args([signal, &newest]).status();
-        assert!(status.unwrap().success());
-    }
-
-    fn admissions(&self) -> HashMap<String, Vec<Admission>> {
-        let mut admissions = HashMap::<String, Vec<Admission>>::new();
-        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
-            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-            // The last line of a killed client may be incomplete.
-            for line in text
-                .split_inclusive('\n')
-                .filter(|line| line.ends_with('\n'))
-            {
-                let mut words = line.split_whitespace();
-                let name = words.next().unwrap().to_owned();
-                let mut time = || words.next().unwrap().parse().unwrap();
-                admissions.entry(name).or_default().push((time(), time()));
-            }
-        }
-        admissions
-    }
-}
-
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        for client in &mut self.clients {
-            // The client may have exited already.
-            let _ = client.kill();
-            let _ = client.wait();
-        }
-    }
+    admissions
 }
 
 #[test]
 fn killed_and_stopped_processes_exceed_no_limit() {
     let server = RedisServer::start();
-    let mut fleet = Fleet {
-        url: server.url(),
-        folder: Folder::new(),
-        clients: Vec::new(),
-        started: 0,
-    };
-    for _ in 0..3 {
-        fleet.start_client();
-    }
+    let mut clients = Clients::start(server.url(), 3);
     // A client is killed every 400 ms, another is stopped for the next 300 ms: longer than the
     // lifetime of a slice, and often across the end of a window.
     let start = now();
@@ -151,17 +84,17 @@ fn killed_and_stopped_processes_exceed_no_limit() {
         if phase > round {
             round = phase;
             match round % 4 {
-                0 => fleet.replace_oldest_client(),
-                1 => fleet.signal_newest("-STOP"),
+                0 => clients.replace_oldest(),
+                1 => clients.signal_newest("-STOP"),
                 _ => {}
             }
             if round % 4 == 3 {
-                fleet.signal_newest("-CONT");
+                clients.signal_newest("-CONT");
             }
         }
         false
     });
-    let admissions = fleet.admissions();
+    let admissions = admissions(&clients);
     assert!(admissions["slice"].len() > 10, "no client leased quota");
     assert_windows_hold(&admissions["window"]);
     assert_bucket_holds(&admissions["bucket"]);

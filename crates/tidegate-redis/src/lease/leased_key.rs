@@ -1,27 +1,16 @@
-//! One key: its slices, its demand, and the next slice.
+//! One key: its slices, and when the next one is taken.
 //!
 //! Amounts are in thousandths of a unit.
 
 use tidegate_core::{Decision, Timestamp};
 
+use super::demand::Demand;
 use super::plan::LeasePlan;
 use super::slice::{Granted, Moment, Rest, Return, Slice};
 use crate::plan::RedisPlan;
 
-/// The number of checks within one lifetime after which a key is leased.
-const HOT: u32 = 4;
-
 /// The longest key that is leased, in bytes. Longer ones are decided by Redis.
 pub(super) const LONGEST_KEY: usize = 256;
-
-/// The size of a key's first slice: 16 units.
-const FIRST_AMOUNT: u64 = 16_000;
-
-/// The factor by which a slice may exceed the previous one.
-const GROWTH: u64 = 4;
-
-/// The part of the remaining quota that one slice may take.
-const SHARE_OF_REMAINING: u64 = 4;
 
 /// A key of this process.
 pub(super) struct LeasedKey {
@@ -37,15 +26,7 @@ pub(super) struct LeasedKey {
     /// The time before which no slice is asked for.
     not_before: Timestamp,
     last_used: Timestamp,
-    /// The size of the last slice, or 0 if the key has to show demand first.
-    amount: u64,
-    /// The remaining quota that Redis last reported, and that of the registry.
-    remaining: u64,
-    room: u64,
-    /// The amount admitted and the number of checks by Redis since `measured_at`.
-    spent: u64,
-    checks: u32,
-    measured_at: Timestamp,
+    demand: Demand,
     unsent: Unsent,
     /// Counts resets. A slice from before a reset is not spent.
     resets: u32,
@@ -88,12 +69,7 @@ impl LeasedKey {
             is_refilling: false,
             not_before: now,
             last_used: now,
-            amount: 0,
-            remaining: 0,
-            room: u64::MAX,
-            spent: 0,
-            checks: 0,
-            measured_at: now,
+            demand: Demand::new(now),
             unsent: Unsent::default(),
             resets: 0,
         }
@@ -130,7 +106,7 @@ impl LeasedKey {
         let slice = self.slice.as_mut()?;
         let decision = slice.spend(lease, moment.now, cost);
         let is_due = slice.is_due(moment.now);
-        self.spent += cost;
+        self.demand.record(cost);
         self.last_used = moment.now;
         let order = if is_due {
             self.renew(lease, moment, cost)
@@ -169,7 +145,7 @@ impl LeasedKey {
     ) -> Option<Box<Order>> {
         self.end_lapsed(lease, moment);
         let is_recent = moment.now < self.last_used.saturating_add(lease.lifetime);
-        (self.amount > 0 && is_recent).then(|| self.order(lease, moment, cost))?
+        (self.demand.is_proven() && is_recent).then(|| self.order(lease, moment, cost))?
     }
 
     /// Records a decision by Redis. Returns a call for a slice if the key is in demand.
@@ -182,19 +158,16 @@ impl LeasedKey {
     ) -> Option<Box<Order>> {
         let now = moment.now;
         self.last_used = now;
-        self.remaining = decision.remaining().saturating_mul(1_000);
+        self.demand.remaining = decision.remaining().saturating_mul(1_000);
         if !decision.is_allowed() {
             self.not_before = now.saturating_add(lease.lifetime);
             return None;
         }
         self.end_lapsed(lease, moment);
-        if self.slice.is_none() && now >= self.measured_at.saturating_add(lease.lifetime) {
-            (self.spent, self.checks, self.measured_at) = (0, 0, now);
-        }
-        self.spent += cost;
-        self.checks = self.checks.saturating_add(1);
+        let has_slice = self.slice.is_some();
+        let is_hot = self.demand.record_check(lease, now, cost, has_slice);
         let is_due = |slice: &Slice| slice.is_due(now);
-        if self.checks < HOT || !self.slice.as_ref().is_none_or(is_due) {
+        if !is_hot || !self.slice.as_ref().is_none_or(is_due) {
             return None;
         }
         self.order(lease, moment, cost)
@@ -206,17 +179,23 @@ impl LeasedKey {
         if self.is_refilling || self.next.is_some() || now < self.not_before {
             return None;
         }
-        let amount = self.next_amount(lease, now, cost);
+        let unreported = self.slice.as_ref().map_or(0, Slice::unreported)
+            + self
+                .unsent
+                .spent
+                .as_ref()
+                .map_or(0, |spent| spent.registry_amount);
+        let amount = self.demand.next_amount(lease, now, cost, unreported);
         if amount < (2 * cost).max(2_000) {
             self.not_before = now.saturating_add(lease.lifetime / 2);
-            self.room = u64::MAX;
+            self.demand.room = u64::MAX;
             return None;
         }
         self.is_refilling = true;
-        (self.amount, self.spent, self.measured_at) = (amount, 0, now);
+        self.demand.ordered(now, amount);
         // A report is a call more, so it is made only if the registry may fill up.
         let spent = self.unsent.spent.take();
-        if amount > self.room / 2 {
+        if amount > self.demand.room / 2 {
             let report = self.slice.as_mut().and_then(Slice::report);
             self.unsent.returns.extend(spent.into_iter().chain(report));
         }
@@ -228,39 +207,6 @@ impl LeasedKey {
             unsent: std::mem::take(&mut self.unsent),
             resets: self.resets,
         }))
-    }
-
-    /// Returns the size of the next slice: the demand of one lifetime, within bounds.
-    fn next_amount(&self, lease: &LeasePlan, now: Timestamp, cost: u64) -> u64 {
-        let lifetime = lease.lifetime.as_nanos();
-        let elapsed = now.saturating_since(self.measured_at).as_nanos();
-        let demand = u128::from(self.spent) * lifetime / elapsed.max(lifetime / 16).max(1);
-        let demand = u64::try_from(demand).unwrap_or(u64::MAX);
-        // The slice of a bucket is used for three quarters of its life. That of a window outlives a
-        // lifetime, so a larger one is not lost.
-        let wanted = if lease.has_bucket {
-            demand
-        } else {
-            demand.saturating_mul(2)
-        };
-        let first = FIRST_AMOUNT.max(cost.saturating_mul(4));
-        // Quota that is reported as spent makes room.
-        let spent = self.unsent.spent.as_ref();
-        let unreported = self.slice.as_ref().map_or(0, Slice::unreported)
-            + spent.map_or(0, |spent| spent.registry_amount);
-        let room = if elapsed < lifetime {
-            self.room.saturating_add(unreported)
-        } else {
-            u64::MAX
-        };
-        let amount = wanted
-            .min(self.amount.saturating_mul(GROWTH))
-            .max(first)
-            .min(room)
-            .min(lease.max_slice)
-            .min(self.remaining / SHARE_OF_REMAINING);
-        // Part of a unit could not be spent by a request of cost 1.
-        amount - amount % 1_000
     }
 
     /// Adds a slice that Redis granted.
@@ -275,8 +221,8 @@ impl LeasedKey {
         if resets != self.resets {
             return;
         }
-        self.remaining = granted.decision.remaining().saturating_mul(1_000);
-        self.room = granted.room;
+        self.demand.remaining = granted.decision.remaining().saturating_mul(1_000);
+        self.demand.room = granted.room;
         self.end_lapsed(lease, moment);
         let new = Slice::new(lease, granted);
         let Some(old) = &mut self.slice else {
@@ -300,15 +246,14 @@ impl LeasedKey {
     /// remained. A smaller one may be granted.
     pub(super) fn denied(&mut self, until: Timestamp, remaining: u64, room: u64) {
         self.not_granted(until);
-        (self.remaining, self.room) = (remaining, room);
+        (self.demand.remaining, self.demand.room) = (remaining, room);
     }
 
     /// Ends slices that are not valid any more.
     fn end_lapsed(&mut self, lease: &LeasePlan, moment: Moment) {
         if let Some(old) = self.slice.take_if(|slice| !slice.is_valid(moment)) {
             if old.is_oversized() {
-                // The key has to show demand again.
-                (self.amount, self.checks) = (0, 0);
+                self.demand.reset();
             }
             self.unsent.add(old.end(lease, moment));
             self.slice = self.next.take();

@@ -16,10 +16,12 @@
 //!
 //! - `plan.rs`: the policies that can be leased, and their registry.
 //! - `slice.rs`: a slice, and the decisions made from it.
-//! - `leased_key.rs`: one key: its slices, its demand, and when the next slice is taken.
+//! - `leased_key.rs`: one key: its slices, and when the next one is taken.
+//! - `demand.rs`: the demand of a key, and the size of its next slice.
 //! - `table.rs`: the keys of this process, in bounded memory.
 //! - `refill.rs`: the calls to Redis: taking slices and giving them back.
 
+mod demand;
 mod leased_key;
 mod plan;
 mod refill;

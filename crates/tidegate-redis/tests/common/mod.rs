@@ -1,6 +1,9 @@
 //! Helpers for tests on real servers.
 #![allow(dead_code, unreachable_pub)] // Each test file uses only some of these.
 
+pub mod clients;
+pub mod leases;
+
 use std::time::Duration;
 
 use tidegate_core::{FailurePolicy, Limiter, LimiterBuilder};
