@@ -13,6 +13,7 @@ const DEFAULT_PORT: u16 = 6379;
 /// The maximum timeout. Longer ones are reduced to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 const DEFAULT_SENTINEL_PORT: u16 = 26_379;
+const LEASE_EXPECTED: &str = "lease is invalid: expected on, off or a lifetime from 10ms to 60s";
 /// The lifetimes that a slice may have.
 const LEASE_LIFETIMES: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(60);
@@ -326,7 +327,7 @@ impl RedisUrl {
         }
         let lease = &self.settings.lease;
         if !LEASE_LIFETIMES.contains(&lease.lifetime) {
-            return error("lease: expected on, off or a lifetime from 10ms to 60s");
+            return error(LEASE_EXPECTED);
         }
         if !(1..=100).contains(&lease.share) {
             return error("lease_share: expected a percentage from 1 to 100");
@@ -377,7 +378,7 @@ fn number(name: &str, value: &str) -> Result<usize, RedisUrlError> {
 fn set_lease(lease: &mut LeaseSettings, value: &str) -> Result<(), RedisUrlError> {
     lease.is_on = value != "off";
     if !matches!(value, "on" | "off" | "") {
-        lease.lifetime = duration("lease", value)?;
+        lease.lifetime = duration("lease", value).or_else(|_| error(LEASE_EXPECTED))?;
     }
     Ok(())
 }

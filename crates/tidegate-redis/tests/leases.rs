@@ -246,7 +246,7 @@ fn invalid_settings_are_rejected() {
     for (options, expected) in [
         ("lease=9ms", "from 10ms to 60s"),
         ("lease=61s", "from 10ms to 60s"),
-        ("lease=yes", "lease"),
+        ("lease=yes", "expected on, off or a lifetime"),
         ("lease=on&lease_share=0", "from 1 to 100"),
         ("lease=on&lease_share=101", "from 1 to 100"),
     ] {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate_core::{Claims, Cost, Decision, Key, StoreError};
+use tidegate_core::{Claims, Cost, Decision, Key, Policy, StoreError};
 use tokio::task::JoinHandle;
 
 use super::leased_key::{KeyReturn, Order, Unsent};
 use super::plan::{LeasePlan, cost};
-use super::slice::Granted;
+use super::slice::{Granted, Moment};
 use super::table::Leases;
 use crate::error::CallError;
 use crate::operation::{Operation, OperationKind};
@@ -23,6 +23,16 @@ const PAUSE_AFTER_DENIAL: Duration = Duration::from_millis(25);
 /// The time after an error of Redis until the next slice is asked for. Redis decides the
 /// checks until then: the error can be that of the registry alone, such as TRYAGAIN while a slot moves.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// A call for a slice that has been sent.
+struct SentOrder<'a> {
+    lease: &'a LeasePlan,
+    policy: &'a Policy,
+    hash: u128,
+    amount: u64,
+    resets: u32,
+    sent: Moment,
+}
 
 impl RedisStore {
     /// Admits a request from a slice, without a round trip. The next slice is taken in the
@@ -106,16 +116,18 @@ impl RedisStore {
         let mut results = self.send_part(operations).await;
         let slice = results.pop().unwrap_or(Err(CallError::Timeout));
         leases.count_returned(results.iter().zip(amounts));
-        let until = |pause| sent.now.saturating_add(pause);
-        let (admission, registered) = match slice {
-            Ok(Reply {
-                admission,
-                beside: Some(registered),
-                ..
-            }) => (admission, registered),
-            Ok(_) => {
-                leases.not_granted(order.hash, until(PAUSE_AFTER_ERROR));
-                return Ok(());
+        let sent_order = SentOrder {
+            lease,
+            policy: order.plan.policy(),
+            hash: order.hash,
+            amount: order.amount,
+            resets: order.resets,
+            sent,
+        };
+        match slice {
+            Ok(reply) => {
+                self.answered(&sent_order, reply);
+                Ok(())
             }
             Err(error) => {
                 // After an outage, Redis may have granted it.
@@ -125,19 +137,29 @@ impl RedisStore {
                 } else {
                     PAUSE_AFTER_ERROR
                 };
-                leases.not_granted(order.hash, until(pause));
-                return Err(error);
+                leases.not_granted(order.hash, sent.now.saturating_add(pause));
+                Err(error)
             }
+        }
+    }
+
+    /// Adds the slice that Redis granted, if it did.
+    fn answered(&self, order: &SentOrder<'_>, reply: Reply) {
+        let (leases, lease) = (&self.shared().leases, order.lease);
+        let until = |pause| order.sent.now.saturating_add(pause);
+        let admission = reply.admission;
+        let Some(registered) = reply.beside else {
+            return leases.not_granted(order.hash, until(PAUSE_AFTER_ERROR));
         };
         let room = registered.decision.remaining() * 1_000;
         if admission.decision.is_denied() || registered.decision.is_denied() {
             let remaining = admission.decision.remaining() * 1_000;
             let until = until(lease.lifetime.min(PAUSE_AFTER_DENIAL));
-            leases.denied(order.hash, until, remaining, room);
-            return Ok(());
+            return leases.denied(order.hash, until, remaining, room);
         }
         leases.totals.add_granted(order.amount);
-        let life = lease.life(order.plan.policy(), &admission, &registered);
+        // Counted from before the call, so the slice ends before its window does.
+        let lapses_at = until(lease.life(order.policy, &admission, &registered));
         let granted = Granted {
             amount: order.amount,
             decision: admission.decision,
@@ -145,13 +167,11 @@ impl RedisStore {
             room,
             registry_claims: registered.claims,
             received_at: leases.now(),
-            // Counted from before the call, so the slice ends before its window does.
-            lapses_at: sent.now.saturating_add(life),
-            epoch: sent.epoch,
+            lapses_at,
+            epoch: order.sent.epoch,
         };
         leases.granted(lease, order.hash, granted, order.resets);
         self.start_sweeping(lease.lifetime / 2);
-        Ok(())
     }
 
     /// Starts the task that ends idle slices, unless it is running.
