@@ -337,35 +337,36 @@ impl Store for RedisStore {
         plan: &RedisPlan,
         requests: &[(Key<'_>, Cost)],
     ) -> Vec<Result<Decision, StoreError>> {
+        let check =
+            |(key, cost): &(Key<'_>, Cost)| Operation::new(plan, OperationKind::Check, *key, *cost);
+        if plan.lease().is_none() {
+            let operations = requests.iter().map(check).collect();
+            return self.in_runtime(self.send_many(operations)).await;
+        }
         let leased: Vec<Option<Decision>> = requests
             .iter()
             .map(|(key, cost)| self.take_leased(plan, *key, *cost))
             .collect();
-        let is_asked = |leased: &Option<Decision>| leased.is_none();
-        let asked = requests
-            .iter()
-            .zip(&leased)
-            .filter(|(_, leased)| is_asked(leased));
-        let operations: Vec<Operation> = asked
-            .map(|((key, cost), _)| Operation::new(plan, OperationKind::Check, *key, *cost))
-            .collect();
-        let mut answers = Vec::new();
-        if !operations.is_empty() {
-            answers = self.in_runtime(self.send_many(operations)).await;
-        }
-        let mut answers = answers.into_iter();
+        let asked = requests.iter().zip(&leased);
+        let asked = asked.filter(|(_, leased)| leased.is_none());
+        let operations: Vec<Operation> = asked.map(|(request, _)| check(request)).collect();
+        // Without an operation nothing is sent.
+        let mut answers = self
+            .in_runtime(self.send_many(operations))
+            .await
+            .into_iter();
         let answers = requests
             .iter()
             .zip(leased)
             .filter_map(|((key, cost), leased)| {
-                let Some(decision) = leased else {
-                    let answer = answers.next()?;
-                    if let Ok(decision) = &answer {
-                        self.observe(plan, *key, *cost, decision);
-                    }
-                    return Some(answer);
-                };
-                Some(Ok(decision))
+                if let Some(decision) = leased {
+                    return Some(Ok(decision));
+                }
+                let answer = answers.next()?;
+                if let Ok(decision) = &answer {
+                    self.observe(plan, *key, *cost, decision);
+                }
+                Some(answer)
             });
         answers.collect()
     }

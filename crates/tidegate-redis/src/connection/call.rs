@@ -73,13 +73,12 @@ impl<'a> Call<'a> {
         self.operations.first()?.beside.as_deref()
     }
 
-    /// Returns all checks of the call.
-    fn checks(&self) -> Vec<&'a Operation> {
-        self.operations
-            .iter()
-            .copied()
-            .chain(self.beside())
-            .collect()
+    /// Runs `read` on all operations of the call, with the check beside the only one.
+    fn with_operations<T>(&self, read: impl FnOnce(&[&'a Operation]) -> T) -> T {
+        match (&self.operations[..], self.beside()) {
+            ([first], Some(beside)) => read(&[*first, beside]),
+            (operations, _) => read(operations),
+        }
     }
 
     fn is_atomic(&self) -> bool {
@@ -91,7 +90,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn command(&self, manual_time: Option<&ManualTime>) -> Option<Cmd> {
-        command(&self.checks(), self.is_atomic(), manual_time)
+        self.with_operations(|operations| command(operations, self.is_atomic(), manual_time))
     }
 
     /// Parses the reply: one result per operation.
@@ -99,7 +98,8 @@ impl<'a> Call<'a> {
         &self,
         value: &Value,
     ) -> Result<Vec<Result<Reply, ReplyError>>, ReplyError> {
-        let mut replies = reply::parse(&self.checks(), self.is_atomic(), value)?;
+        let mut replies =
+            self.with_operations(|operations| reply::parse(operations, self.is_atomic(), value))?;
         if self.beside().is_some() {
             let beside = replies.pop().transpose()?.map(|reply| reply.admission);
             if let Some(Ok(first)) = replies.first_mut() {

@@ -20,8 +20,8 @@ use crate::store::{RedisStore, parts};
 /// The time after a denied slice until the next one is asked for.
 const PAUSE_AFTER_DENIAL: Duration = Duration::from_millis(25);
 
-/// The time after an error of Redis until the next slice is asked for. Redis decides the
-/// checks until then: the error can be that of the registry alone, such as TRYAGAIN while a slot moves.
+/// The time after an error of Redis until the next slice is asked for. Redis decides the checks
+/// until then: the error can be that of the registry alone, such as TRYAGAIN while a slot moves.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
 
 /// A call for a slice that has been sent.
